@@ -1,0 +1,1 @@
+"""Programs behind the Makefile: tools, images, bundle, cluster, render, run."""

@@ -1,0 +1,66 @@
+"""Errors that a user can mend, and the exit codes of every program here.
+
+A program refuses early and whole: it collects every problem that it can see, raises
+them together, and nothing has been started by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NoReturn
+
+from tandem.console import console
+
+
+class ExitCode(IntEnum):
+    """Exit codes, the same in every program; documented in each `--help`."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    PRECONDITION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, with the value seen and what to do about it."""
+
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        """Return the problem and its fix as two lines."""
+        return f"{self.what}\n  fix: {self.fix}"
+
+
+class UserError(Exception):
+    """One or more problems that the user can mend; carries the exit code to end with."""
+
+    def __init__(
+        self, problems: Problem | Sequence[Problem], code: ExitCode = ExitCode.PRECONDITION
+    ) -> None:
+        """Take the problems, all that are known, in the order to show them."""
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
+        self.code = code
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+def run_main(main: Callable[[], int]) -> NoReturn:
+    """Run a program's main function and exit with its code.
+
+    A `UserError` becomes one `error:` paragraph a problem on stderr and its own exit
+    code; Ctrl-C becomes 130 without a stack trace. Anything else is a defect of ours
+    and keeps its trace.
+    """
+    try:
+        code = main()
+    except UserError as error:
+        for problem in error.problems:
+            console.error(problem.what, problem.fix)
+        code = error.code
+    except KeyboardInterrupt:
+        console.note("interrupted")
+        code = 130
+    raise SystemExit(int(code))

@@ -1,0 +1,1 @@
+"""`make tools`: everything pinned, built or unpacked into ./bin from package clients."""
