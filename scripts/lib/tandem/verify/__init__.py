@@ -1,0 +1,1 @@
+"""`make verify`: checks that generated and pinned facts agree across the repository."""
