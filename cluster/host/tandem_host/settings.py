@@ -1,0 +1,89 @@
+"""What a cluster of the host provider is made of: addresses, ports, folders.
+
+One frozen value holds every choice, so that each other module is a function of it. The
+full cluster and the small control plane of the tests differ in this value only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+#: Pods and Services live in the benchmark ranges of RFC 2544, which meet no one's network.
+NODE_IP = "198.18.0.1"
+POD_CIDR = "198.18.0.0/16"
+SERVICE_CIDR = "198.19.0.0/16"
+API_SERVICE_IP = "198.19.0.1"
+DNS_IP = "198.19.0.10"
+BRIDGE = "cni0"
+NODE_NAME = "local"
+CLUSTER_DOMAIN = "cluster.local"
+GPU_RESOURCE = "nvidia.com/gpu"
+DEFAULT_GPUS = 8
+#: Parent of every cgroup that a pod gets: tells ours from those of another kubelet.
+CGROUP_ROOT = "/tandem"
+#: One host cluster a machine: its owner is written here, outside of every checkout.
+RUN_FOLDER = Path("/run/tandem")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """TCP ports of the components; all on loopback or the bridge, never on the LAN."""
+
+    api: int = 6443
+    etcd_client: int = 2379
+    etcd_peer: int = 2380
+    etcd_metrics: int = 2381
+    controller_manager: int = 10257
+    scheduler: int = 10259
+    containerd_metrics: int = 10248 + 90
+    kubelet: int = 10250
+    kubelet_health: int = 10248
+    proxy_metrics: int = 10249
+    proxy_health: int = 10256
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that decides how the cluster's processes are started.
+
+    Attributes:
+        state: Folder of this cluster's state; everything below it is ours.
+        bin: Folder with the cluster's binaries.
+        checkout: The checkout that owns the cluster; named to whoever else wants one.
+        address: Address that the API server and the metrics listen on.
+        gpus: Simulated GPUs of the node.
+        oom_adjust: Whether processes may lower their OOM score (CAP_SYS_RESOURCE).
+        ports: TCP ports of the components.
+    """
+
+    state: Path
+    bin: Path
+    checkout: Path
+    address: str = NODE_IP
+    gpus: int = DEFAULT_GPUS
+    oom_adjust: bool = True
+    ports: Ports = field(default_factory=Ports)
+
+    @property
+    def api_url(self) -> str:
+        """URL of the API server."""
+        return f"https://{self.address}:{self.ports.api}"
+
+    def with_gpus(self, gpus: int) -> Self:
+        """Return these settings with another number of GPUs."""
+        return replace(self, gpus=gpus)
+
+    def to_json(self) -> str:
+        """Return the settings as text for another process of ours."""
+        return json.dumps(asdict(self), default=str, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the settings written by `to_json`."""
+        data: dict[str, Any] = json.loads(text)
+        for name in ("state", "bin", "checkout"):
+            data[name] = Path(data[name])
+        return cls(**{**data, "ports": Ports(**data["ports"])})
