@@ -202,6 +202,9 @@ def controller_manager(settings: Settings) -> Component:
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             # The CNI plugin hands out addresses from one range: a node has no part of its own.
             "--allocate-node-cidrs=false",
+            # At the default rate it takes four seconds to make its controllers' accounts.
+            "--kube-api-qps=300",
+            "--kube-api-burst=600",
         ),
         probe=HttpProbe(
             f"https://{settings.address}:{port}/healthz",
@@ -224,6 +227,8 @@ def scheduler(settings: Settings) -> Component:
             str(settings.bin / "kube-scheduler"),
             *_client_flags(settings, "kube-scheduler"),
             f"--secure-port={port}",
+            "--kube-api-qps=300",
+            "--kube-api-burst=600",
         ),
         probe=HttpProbe(
             f"https://{settings.address}:{port}/healthz",
