@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -85,3 +86,23 @@ def run(
             ExitCode.FAILURE,
         )
     return "" if log is not None else done.stdout
+
+
+def stream(module: str, *args: str) -> None:
+    """Run one of our own programs with its lines going straight to the person.
+
+    Its stdout goes to our stderr: what it prints as a result is progress for the caller.
+
+    Raises:
+        UserError: It failed; it has said why, and its exit code is kept.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *args],
+        check=False, env=tool_env(), stdin=subprocess.DEVNULL, stdout=sys.stderr,
+    )  # fmt: skip
+    if done.returncode != 0:
+        codes = {int(code) for code in ExitCode}
+        raise UserError(
+            Problem(f"{module} {' '.join(args)} failed", "see the lines above"),
+            ExitCode(done.returncode) if done.returncode in codes else ExitCode.FAILURE,
+        )

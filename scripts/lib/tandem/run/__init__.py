@@ -1,0 +1,1 @@
+"""One run of a workload: apply it, follow it to its verdict, keep its logs and results."""

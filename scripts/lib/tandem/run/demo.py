@@ -1,0 +1,169 @@
+"""`make demo`: from a bare checkout to a finished run, one phase after the other.
+
+Each phase is the same command that a user would type; the demo adds the clock, the
+verdict, and on failure the collected logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tandem.console import console
+from tandem.errors import ExitCode, Problem, UserError, run_main
+from tandem.paths import ARTIFACTS, KUBECONFIG, ROOT
+from tandem.process import run, stream
+from tandem.run.collect import collect_logs, collect_results, write_summary
+from tandem.run.follow import RunName, follow
+from tandem.run.kube import get, variants
+from tandem.run.metrics import first_and_last_reward, read_steps
+from tandem.run.start import RESULTS, start
+from tandem.run.verdict import Verdict
+
+DEFAULT_VARIANT = "monolithic-rayjob"
+_SYNC_TIMEOUT_SECONDS = 600
+#: Beyond the RayJob's own deadline: time for the operator to say so.
+_VERDICT_SLACK_SECONDS = 60
+
+_EPILOG = """\
+examples:
+  python -m tandem.run.demo                       everything, then the default variant
+  python -m tandem.run.demo --variant prod-monolithic-rayjob
+  python -m tandem.run.demo --only-run            the cluster is up and synced already
+  python -m tandem.run.demo --output json         the summary on stdout
+
+exit codes: the run's own; 2 usage, 3 a precondition is not met
+"""
+
+
+@dataclass
+class Demo:
+    """The phases so far, with their seconds."""
+
+    variant: str
+    provider: str
+    folder: Path
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def phase(self, name: str, work: Callable[[], object]) -> None:
+        """Run one phase and keep its time, also when it fails."""
+        started = time.monotonic()
+        try:
+            with console.phase(name):
+                work()
+        finally:
+            self.phases[name] = round(time.monotonic() - started, 1)
+
+    def prepare(self) -> None:
+        """Bring tools, images, cluster and platform up."""
+        self.phase("tools", lambda: stream("tandem.tools", "make"))
+        self.phase("bundle", lambda: stream("tandem.bundle", "fill"))
+        self.phase("images", lambda: stream("tandem.images", "build"))
+        self.phase("cluster", lambda: stream("tandem.cluster", "up", "--provider", self.provider))
+        self.phase("sync", self._sync)
+
+    def _sync(self) -> None:
+        run(
+            ["helmfile", "sync"], cwd=ROOT, timeout=_SYNC_TIMEOUT_SECONDS,
+            log=self.folder / "logs" / "helmfile-sync.log",
+            fix="read the log; make cluster-status tells whether the cluster is well",
+        )  # fmt: skip
+
+
+def _cluster_name(run_name: RunName) -> str:
+    rayjob = get("rayjobs.ray.io", run_name.namespace, name=run_name.name)
+    return str(((rayjob or {}).get("status") or {}).get("rayClusterName") or "")
+
+
+def _run(demo: Demo) -> Verdict:
+    """Apply the variant, follow it to its verdict and keep its results."""
+    started = start(demo.variant)
+    console.note(f"applied kustomize/overlays/{demo.variant} as {started.run.name}")
+    verdict: Verdict | None = None
+    try:
+        verdict = follow(started.run, timeout=started.deadline_seconds + _VERDICT_SLACK_SECONDS)
+    finally:
+        # The pods live on for a short while after the verdict: keep what they hold now.
+        cluster = _cluster_name(started.run)
+        collect_results(demo.folder, started.run.namespace, cluster, RESULTS)
+        collect_logs(demo.folder / "logs", started.run.namespace, started.run.name, cluster)
+    return verdict
+
+
+def _report(demo: Demo, verdict: Verdict, output: str) -> None:
+    rewards = first_and_last_reward(read_steps(demo.folder / "metrics.jsonl"))
+    summary = {
+        "variant": demo.variant,
+        "succeeded": verdict.succeeded,
+        "exit_code": verdict.exit_code,
+        "reason": verdict.reason,
+        "phases_seconds": demo.phases,
+        "reward_first_last": rewards,
+        "artifacts": str(demo.folder),
+    }
+    write_summary(demo.folder, summary)
+    if output == "json":
+        print(json.dumps(summary, indent=2))
+        return
+    for name, seconds in demo.phases.items():
+        print(f"  {name:<10}{seconds:>8.1f} s")
+    if rewards:
+        print(f"  reward    {rewards[0]:.3f} -> {rewards[1]:.3f} (mean of 5 steps at each end)")
+    print(f"  kept in   {os.path.relpath(demo.folder)}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandem.run.demo",
+        description="From a bare checkout to a finished run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--variant", default=DEFAULT_VARIANT, help="folder of kustomize/overlays")
+    parser.add_argument("--provider", default="auto", help="how the cluster comes to be")
+    parser.add_argument("--only-run", action="store_true", help="skip tools, cluster and sync")
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+    return parser
+
+
+def main() -> int:
+    """Run the demo."""
+    args = _parser().parse_args()
+    if args.variant not in variants():
+        raise UserError(
+            Problem(f"unknown variant: {args.variant}", f"use one of: {', '.join(variants())}"),
+            ExitCode.USAGE,
+        )
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    demo = Demo(args.variant, args.provider, ARTIFACTS / f"{args.variant}-{stamp}")
+    demo.folder.mkdir(parents=True, exist_ok=True)
+    if not args.only_run:
+        demo.prepare()
+    os.environ.setdefault("KUBECONFIG", str(KUBECONFIG))
+    verdicts: list[Verdict] = []
+    try:
+        demo.phase("run", lambda: verdicts.append(_run(demo)))
+    except UserError:
+        console.note(f"logs and events: {os.path.relpath(demo.folder)}/logs")
+        raise
+    [verdict] = verdicts
+    _report(demo, verdict, args.output)
+    if verdict.succeeded:
+        console.ok(f"run succeeded: {demo.variant}")
+        return ExitCode.OK
+    console.error(
+        f"run failed: {verdict.reason}: {verdict.message}",
+        f"{verdict.fix}; look at {os.path.relpath(demo.folder)}/logs",
+    )
+    return verdict.exit_code
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    run_main(main)

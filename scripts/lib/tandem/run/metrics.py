@@ -1,0 +1,84 @@
+"""Training metrics of a run: a line of JSON a step, printed while the run works."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tandem.console import console
+from tandem.paths import BIN
+from tandem.run.kube import kubeconfig
+
+#: Steps at each end whose mean tells whether the reward rose.
+WINDOW = 5
+
+
+def metrics_of(line: str) -> dict[str, Any] | None:
+    """Return one step's metrics from a line of metrics.jsonl, None when it is no such line."""
+    try:
+        loaded = json.loads(line)
+    except ValueError:
+        return None
+    return loaded if isinstance(loaded, dict) and "step" in loaded else None
+
+
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """Return the steps of a metrics.jsonl; none when there is no such file."""
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [step for line in lines if (step := metrics_of(line))]
+
+
+def first_and_last_reward(steps: Iterable[dict[str, Any]]) -> tuple[float, float] | None:
+    """Return the mean reward of the first and of the last five steps, None without steps."""
+    rewards = [float(step["mean_reward"]) for step in steps]
+    if not rewards:
+        return None
+    first, last = rewards[:WINDOW], rewards[-WINDOW:]
+    return sum(first) / len(first), sum(last) / len(last)
+
+
+class MetricsTail(threading.Thread):
+    """Prints each training step while the run works; ends by itself with the head pod."""
+
+    def __init__(self, namespace: str, pod: str, path: str) -> None:
+        """Take the head pod and the file on it that grows by a line a step."""
+        super().__init__(daemon=True, name="metrics")
+        self._tail = subprocess.Popen(
+            [str(BIN / "kubectl"), f"--kubeconfig={kubeconfig()}", "exec", "-n", namespace,
+             pod, "-c", "ray-head", "--", "tail", "-n", "+1", "-F", path],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self._last_step = -1
+
+    def run(self) -> None:
+        """Print each step as it comes."""
+        if self._tail.stdout is None:
+            return
+        for line in self._tail.stdout:
+            step = metrics_of(line)
+            if step and int(step["step"]) > self._last_step:
+                self._last_step = int(step["step"])
+                console.note(
+                    f"step {step['step']:>3}  mean reward {step['mean_reward']:.3f}  "
+                    f"weight version {step.get('weight_version')}"
+                )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection to the pod is gone."""
+        return self._tail.poll() is not None
+
+    def stop(self) -> None:
+        """End the connection."""
+        self._tail.terminate()
+        try:
+            self._tail.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._tail.kill()
+            self._tail.wait(timeout=5)

@@ -1,0 +1,126 @@
+"""Apply a variant as a fresh run: refuse what would cross another run or can never start."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.console import console
+from tandem.errors import ExitCode, Problem, UserError
+from tandem.run.follow import RunName
+from tandem.run.kube import OVERLAYS, get, kubectl, render, the_rayjob
+from tandem.run.verdict import state_of, verdict_of
+
+#: A finished RayJob with its pods is gone well within this.
+_DELETE_TIMEOUT_SECONDS = 120
+#: Where the training command writes on the head pod (kustomize/components/smoke).
+RESULTS = "/artifacts/run"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run that was applied; `deadline_seconds` is the RayJob's own."""
+
+    run: RunName
+    deadline_seconds: float
+
+
+def images_of(objects: list[dict[str, Any]]) -> set[str]:
+    """Return every container image that the objects name, at any depth."""
+    found: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            image = node.get("image")
+            if isinstance(image, str) and "name" in node:
+                found.add(image)
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(objects)
+    return found
+
+
+def missing_images(objects: list[dict[str, Any]], present: set[str]) -> list[Problem]:
+    """Return a problem for each locally built image that no node holds.
+
+    Only names below `localhost/` are looked at: everything else can be pulled.
+    """
+    wanted = sorted(i for i in images_of(objects) if i.startswith("localhost/"))
+    return [
+        Problem(
+            f"image {image} is not on the node",
+            "make images-load, or correct the name in kustomize/components/images",
+        )
+        for image in wanted
+        if image not in present
+    ]
+
+
+def node_images() -> set[str]:
+    """Return the names of all images on the cluster's nodes.
+
+    Source: Node status `images`; the kubelet reports every image when
+    `nodeStatusMaxImages` is -1 (the host provider sets that).
+    """
+    nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    return {
+        name
+        for node in nodes
+        for image in node["status"].get("images") or []
+        for name in image.get("names") or []
+    }
+
+
+def _make_room(namespace: str, name: str) -> None:
+    """Delete a former run of this name if it has ended; refuse if it has not."""
+    former = get("rayjobs.ray.io", namespace, name=name)
+    if former is None:
+        return
+    if verdict_of(former) is None:
+        raise UserError(
+            Problem(
+                f"run {name} is still going ({state_of(former)})",
+                f"wait for it, or end it: kubectl delete rayjob {name} -n {namespace}",
+            )
+        )
+    console.note(f"removing the former run {name} ({state_of(former)})")
+    kubectl(
+        "delete", "rayjob", name, "-n", namespace, f"--timeout={_DELETE_TIMEOUT_SECONDS}s",
+        timeout=_DELETE_TIMEOUT_SECONDS + 10,
+    )  # fmt: skip
+
+
+def start(variant: str) -> Started:
+    """Apply a variant and return the run.
+
+    Raises:
+        UserError: The variant is unknown, an image is missing, or a run of that name goes on.
+    """
+    objects = render(variant)
+    rayjob = the_rayjob(objects, variant)
+    name, namespace = rayjob["metadata"]["name"], rayjob["metadata"]["namespace"]
+    problems = missing_images(objects, node_images())
+    if problems:
+        raise UserError(problems)
+    _make_room(namespace, name)
+    started = time.monotonic()
+    kubectl("apply", "-k", OVERLAYS / variant, timeout=60)
+    applied = get("rayjobs.ray.io", namespace, name=name)
+    if applied is None:
+        raise UserError(
+            Problem(
+                f"run {name} vanished {time.monotonic() - started:.0f} s after it was applied",
+                f"see who deleted it: kubectl get events -n {namespace}",
+            ),
+            ExitCode.FAILURE,
+        )
+    deadline = float(rayjob["spec"].get("activeDeadlineSeconds") or 3600)
+    metrics = f"{RESULTS}/metrics.jsonl"
+    run = RunName(namespace, name, str(applied["metadata"]["uid"]), metrics)
+    return Started(run, deadline)

@@ -1,0 +1,43 @@
+##@ Develop
+
+# Extra arguments for pytest, such as PYTEST='-k lifecycle -x'.
+PYTEST ?=
+
+.PHONY: fmt
+fmt: .venv/.ready ## format Python, shell and Go
+	@scripts/lint --fix
+
+.PHONY: lint
+lint: .venv/.ready ## ruff, mypy, shellcheck, shfmt, yamllint, hadolint, gofmt
+	@scripts/lint
+
+.PHONY: update
+update:: ## regenerate goldens, requirements and tables
+
+.PHONY: verify
+verify:: ## fail when anything generated or pinned has drifted
+	@$(PY) -m tandem.verify.versions
+
+.PHONY: update-requirements
+update-requirements: .venv/.ready ## compile requirements/*.in into hashed *.txt
+	@scripts/update/requirements
+
+.PHONY: test
+test: tools bundle ## unit, render and policy tests: no cluster
+	@$(PY) -m pytest tests/unit tests/render tests/policy -m 'not full' $(PYTEST)
+
+.PHONY: test-integration
+test-integration: tools bundle ## tests against a real kube-apiserver
+	@$(PY) -m pytest tests/integration -m 'not full' $(PYTEST)
+
+.PHONY: e2e
+e2e: tools bundle images ## tests on the real one-node cluster
+	@$(PY) -m pytest tests/e2e -m 'not full' $(PYTEST)
+
+.PHONY: check
+check: system ## everything that CI runs
+	@scripts/check
+
+.PHONY: check-full
+check-full: system ## check, with the long matrices
+	@scripts/check --full

@@ -1,0 +1,8 @@
+##@ Run
+
+# Folder of kustomize/overlays.
+VARIANT ?= monolithic-rayjob
+
+.PHONY: demo
+demo: system .venv/.ready ## bare checkout -> cluster -> platform -> a finished training run
+	@$(PY) -m tandem.run.demo --variant $(VARIANT) --provider $(PROVIDER)
