@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Queue
-from typing import Any
+from typing import Any, cast
 
 import urllib3
 from kubernetes import client, watch
@@ -42,13 +42,15 @@ class WatchInto(threading.Thread):
         self._kind, self._queue = kind, queue
         self._list, self._arguments = list_call, arguments
         self._stop = threading.Event()
-        self._to_plain = client.ApiClient().sanitize_for_serialization
+        self._to_plain = cast(
+            Callable[[object], dict[str, Any]], client.ApiClient().sanitize_for_serialization
+        )
 
     def run(self) -> None:
         """Watch until stopped."""
         while not self._stop.is_set():
             try:
-                watcher: Any = watch.Watch()  # type: ignore[no-untyped-call]  # the client types no functions
+                watcher: Any = watch.Watch()
                 for event in watcher.stream(
                     self._list, **self._arguments,
                     timeout_seconds=_WATCH_SECONDS, _request_timeout=_WATCH_SECONDS + 5,
