@@ -6,3 +6,7 @@ VARIANT ?= monolithic-rayjob
 .PHONY: demo
 demo: system .venv/.ready ## bare checkout -> cluster -> platform -> a finished training run
 	@$(PY) -m tandem.run.demo --variant $(VARIANT) --provider $(PROVIDER)
+
+.PHONY: bench
+bench: .venv/.ready ## measure the README's figures on this machine
+	@$(PY) -m tandem.bench
