@@ -1,0 +1,80 @@
+"""The product's job in its simplest form, on the real cluster with real Ray and real vLLM."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.runs import VARIANT, Runs
+from tandem.process import tool_env
+from tandem.run.collect import pods_of
+from tandem.run.follow import follow
+from tandem.run.kube import get, render, the_rayjob
+from tandem.run.metrics import first_and_last_reward, read_steps
+
+pytestmark = pytest.mark.cluster
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def demo(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tandem.run.demo", "--only-run", "--output", "json", *args],
+        check=False, stdout=subprocess.PIPE, text=True, timeout=900, env=tool_env(),
+    )  # fmt: skip
+
+
+def test_the_demo_trains_and_keeps_its_results(platform: Path) -> None:
+    assert platform.is_file()
+    done = demo()
+    assert done.returncode == 0
+    summary = json.loads(done.stdout)
+    assert summary["succeeded"]
+    folder = Path(summary["artifacts"])
+
+    steps = read_steps(folder / "metrics.jsonl")
+    assert len(steps) >= 15
+    versions = [step["weight_version"] for step in steps]
+    assert len(set(versions)) == len(versions), "each step trains on weights of its own"
+    rewards = first_and_last_reward(steps)
+    assert rewards is not None
+    assert rewards[1] >= 2 * rewards[0]
+    assert (folder / "reward.png").read_bytes().startswith(PNG)
+    assert "tandem-metrics" in (folder / "logs" / "driver.log").read_text()
+
+
+def test_a_second_demo_replaces_the_finished_run_and_its_pods_end(platform: Path) -> None:
+    # The first run's RayJob is still there (ttl); `kubectl apply` alone would be a no-op.
+    assert platform.is_file()
+    namespace = the_rayjob(render(VARIANT), VARIANT)["metadata"]["namespace"]
+    name = the_rayjob(render(VARIANT), VARIANT)["metadata"]["name"]
+    before = get("rayjobs.ray.io", namespace, name=name)
+    done = demo()
+    assert done.returncode == 0
+    after = get("rayjobs.ray.io", namespace, name=name)
+    assert after is not None
+    assert before is None or before["metadata"]["uid"] != after["metadata"]["uid"]
+    deadline = time.monotonic() + 180
+    while pods_of(namespace, after["status"]["rayClusterName"]):
+        assert time.monotonic() < deadline, "the finished run still holds pods"
+        time.sleep(2)
+
+
+def test_the_exit_code_of_the_training_command_is_the_runs(runs: Runs) -> None:
+    run = runs.start("exit-seven", 'python -c "raise SystemExit(7)"')
+    verdict = follow(run, timeout=300)
+    assert not verdict.succeeded
+    assert verdict.exit_code == 7
+
+
+def test_a_wrong_image_ends_the_wait_at_once_and_is_named(runs: Runs) -> None:
+    run = runs.start("wrong-image", "true", image="localhost/tandem/no-such-image:dev")
+    verdict = follow(run, timeout=120)
+    assert not verdict.succeeded
+    assert "localhost/tandem/no-such-image:dev" in verdict.message
+    assert "images-load" in verdict.fix
