@@ -1,0 +1,238 @@
+"""Build the images whose content has changed, and put them into the bundle."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tandem.console import console
+from tandem.errors import Problem, UserError
+from tandem.images import bundle, rootfs, specs
+from tandem.images.bundle import Record
+from tandem.images.engine import Engine, store
+from tandem.images.specs import Image
+from tandem.paths import BUILD, ROOT
+from tandem.versions import pinned
+
+GIB = 1024**3
+LOGS = BUILD / "images"
+#: What the machine's settings for package indices are called; given to the build as a secret.
+INDEX_VARIABLES = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known of one image without building anything."""
+
+    image: Image
+    hash: str
+    #: "built", "stale" (other content than the checkout's) or "missing".
+    state: str
+    problem: Problem | None = None
+
+
+def debian_reference(engine: Engine) -> str:
+    """Return the name of the Debian image at the bottom: made here, or a registry's."""
+    suite = pinned("debian-suite")
+    if engine.name == "buildah":
+        return rootfs.reference(suite)
+    return f"docker.io/library/debian:{suite}-slim"
+
+
+def arguments_of(image: Image, hashes: Mapping[str, str], engine: Engine) -> dict[str, str]:
+    """Return the build arguments of an image."""
+    if image.base is None:
+        return {}
+    if image.base == "debian":
+        return {"BASE": debian_reference(engine)}
+    return {"BASE": f"{specs.PREFIX}/{image.base}:{hashes[image.base]}"}
+
+
+def hash_all(engine: Engine, images: Sequence[Image]) -> dict[str, str]:
+    """Return the content hash of each image; they come in the order to build.
+
+    Raises:
+        UserError: Files are missing that go into an image; all of them are named.
+    """
+    hashes: dict[str, str] = {}
+    problems: list[Problem] = []
+    for image in images:
+        try:
+            arguments = arguments_of(image, hashes, engine)
+            hashes[image.name] = specs.content_hash(
+                image, base_hash=arguments.get("BASE", ""), arguments=arguments
+            )
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(problems)
+    return hashes
+
+
+def status(engine: Engine, names: Sequence[str]) -> list[Status]:
+    """Return what is known of each image."""
+    found: list[Status] = []
+    hashes: dict[str, str] = {}
+    for image in specs.select((), with_bases=True):
+        try:
+            hashes |= {
+                image.name: specs.content_hash(
+                    image,
+                    base_hash=arguments_of(image, hashes, engine).get("BASE", ""),
+                    arguments=arguments_of(image, hashes, engine),
+                )
+            }
+        except UserError as error:
+            found.append(Status(image, "", "missing", error.problems[0]))
+            continue
+        tags = engine.tags(image.repository)
+        state = "built" if hashes[image.name] in tags else "stale" if tags else "missing"
+        found.append(Status(image, hashes[image.name], state))
+    wanted = {image.name for image in specs.select(names, with_bases=False)}
+    return [each for each in found if each.image.name in wanted]
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """Let one builder work at a time: two would build the same layers twice."""
+    folder = store()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.note("images: waiting for another build to end")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def build_secrets(environment: Mapping[str, str] = os.environ) -> Iterator[dict[str, Path]]:
+    """Give the build this machine's package index settings and CA bundle, for its time only.
+
+    Secrets of a RUN line are mounted, never stored: the image carries no trace of the
+    machine that built it.
+    """
+    settings = {name: environment[name] for name in INDEX_VARIABLES if environment.get(name)}
+    secrets: dict[str, Path] = {}
+    authorities = Path(environment.get("SSL_CERT_FILE", "")).resolve()
+    if authorities.is_file():
+        secrets["ca-bundle"] = authorities
+        inside = "/run/secrets/ca-bundle"
+        settings |= {"SSL_CERT_FILE": inside, "PIP_CERT": inside, "UV_SYSTEM_CERTS": "true"}
+    with tempfile.TemporaryDirectory(prefix="tandem-build-") as folder:
+        if settings:
+            file = Path(folder) / "build-env"
+            file.touch(mode=0o600)
+            file.write_text(
+                "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items()),
+                encoding="utf-8",
+            )
+            secrets["build-env"] = file
+        yield secrets
+
+
+def check_disk(engine: Engine, images: Sequence[Image]) -> None:
+    """Refuse to begin when the disk cannot hold what will be built.
+
+    Raises:
+        UserError: There is too little space.
+    """
+    needed = sum(image.disk_gib for image in images)
+    folder = engine.disk
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / GIB
+    if free < needed:
+        names = ", ".join(image.name for image in images)
+        raise UserError(
+            Problem(
+                f"{free:.1f} GiB are free at {folder}; building {names} may need {needed:.1f}",
+                "free some space, or build fewer: python -m tandem.images build NAME",
+            )
+        )
+
+
+def _build_one(engine: Engine, image: Image, content: str, arguments: Mapping[str, str]) -> None:
+    log = LOGS / f"{image.name}.log"
+    suite = pinned("debian-suite")
+    if (
+        image.base == "debian"
+        and engine.name == "buildah"
+        and suite not in engine.tags(f"{specs.PREFIX}/debian")
+    ):
+        with console.phase(f"image debian:{suite} (debootstrap)"):
+            rootfs.build(engine, suite, LOGS / "debian.log")
+    with build_secrets() as secrets:
+        engine.build(
+            references=[f"{image.repository}:{content}", image.reference],
+            dockerfile=ROOT / image.dockerfile,
+            context=ROOT,
+            arguments=arguments,
+            secrets=secrets,
+            log=log,
+        )
+    # What earlier content left behind; layers that the new image shares stay.
+    for tag in engine.tags(image.repository) - {content, image.tag}:
+        engine.untag(f"{image.repository}:{tag}")
+
+
+def _bundle(engine: Engine, image: Image, content: str, *, as_file: bool) -> Record:
+    """Bring the bundle's entry of an image to this content."""
+    record = Record(image.name, image.reference, content, engine=engine.name)
+    file = record.file(bundle.FOLDER)
+    known = bundle.read(image.name)
+    if not as_file:
+        file.unlink(missing_ok=True)
+        bundle.write(record)
+        return record
+    if known is not None and known.hash == content and known.sha256 and file.exists():
+        return known
+    bundle.FOLDER.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(".tar.new")
+    draft.unlink(missing_ok=True)
+    engine.export(image.reference, draft)
+    draft.replace(file)
+    record = replace(record, engine="", size=file.stat().st_size, sha256=bundle.sha256_of(file))
+    bundle.write(record)
+    return record
+
+
+def build(engine: Engine, names: Sequence[str] = (), *, all_as_files: bool = False) -> list[Record]:
+    """Build the images of these names (all without any) and those they stand on.
+
+    Args:
+        engine: What builds them.
+        names: Images to build.
+        all_as_files: Write the big ones to the bundle as files too, to carry it elsewhere.
+
+    Raises:
+        UserError: Unknown names, missing inputs, too little disk, or a build that fails.
+    """
+    images = specs.select(names, with_bases=True)
+    hashes = hash_all(engine, images)
+    records: list[Record] = []
+    with lock():
+        missing = [i for i in images if hashes[i.name] not in engine.tags(i.repository)]
+        check_disk(engine, missing)
+        for image in images:
+            content = hashes[image.name]
+            with console.phase(f"image {image.name}") as phase:
+                phase.detail = f"{content}, as it was"
+                if image in missing:
+                    _build_one(engine, image, content, arguments_of(image, hashes, engine))
+                    phase.detail = content
+                if image.for_nodes:
+                    as_file = image.as_file or all_as_files
+                    records.append(_bundle(engine, image, content, as_file=as_file))
+    return records

@@ -1,0 +1,1 @@
+"""A small real policy-gradient trainer: vLLM samples, torch learns, HTTP refits."""
