@@ -14,10 +14,10 @@ from tandem.images import bundle
 from tandem.images.build import build, status
 from tandem.images.engine import CHOICE, detect
 from tandem.images.load import load_into_node
-from tandem.paths import CLUSTER, ROOT
+from tandem.paths import ROOT
 
 #: The host provider's containerd.
-SOCKET = CLUSTER / "host" / "run" / "containerd.sock"
+SOCKET = Path("/run/tandem/containerd/containerd.sock")
 
 _EPILOG = f"""\
 examples:

