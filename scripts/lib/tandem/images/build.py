@@ -117,6 +117,16 @@ def lock() -> Iterator[None]:
 
 
 @contextmanager
+def tidied(engine: Engine) -> Iterator[None]:
+    """Leave no working container and no mount behind, neither of ours nor of a killed build."""
+    engine.tidy()
+    try:
+        yield
+    finally:
+        engine.tidy()
+
+
+@contextmanager
 def build_secrets(environment: Mapping[str, str] = os.environ) -> Iterator[dict[str, Path]]:
     """Give the build this machine's package index settings and CA bundle, for its time only.
 
@@ -222,7 +232,7 @@ def build(engine: Engine, names: Sequence[str] = (), *, all_as_files: bool = Fal
     images = specs.select(names, with_bases=True)
     hashes = hash_all(engine, images)
     records: list[Record] = []
-    with lock():
+    with lock(), tidied(engine):
         missing = [i for i in images if hashes[i.name] not in engine.tags(i.repository)]
         check_disk(engine, missing)
         for image in images:
@@ -235,4 +245,6 @@ def build(engine: Engine, names: Sequence[str] = (), *, all_as_files: bool = Fal
                 if image.for_nodes:
                     as_file = image.as_file or all_as_files
                     records.append(_bundle(engine, image, content, as_file=as_file))
+        if missing:
+            engine.prune()
     return records

@@ -74,6 +74,19 @@ class Engine:
         """Remove one tag; the image goes with its last."""
         self.query("rmi", reference)
 
+    def tidy(self) -> None:
+        """Remove what failed or killed builds left: working containers, with their mounts.
+
+        Buildah's store is ours alone, and callers hold its lock, so nobody's work is hit.
+        """
+        if self.name == "buildah" and self.query("containers", "--quiet").strip():
+            self.query("rm", "--all")
+
+    def prune(self) -> None:
+        """Remove images in our own store that no tag leads to any more."""
+        if self.name == "buildah":
+            self.query("rmi", "--prune")
+
     def build(
         self,
         *,

@@ -34,7 +34,6 @@ def build(engine: Engine, suite: str, log: Path) -> None:
         raise UserError(
             Problem("debootstrap is missing: no base image without a registry", "make system")
         )
-    remove_container(engine)
     try:
         engine.query("from", "--name", CONTAINER, "scratch")
         mounted = Path(engine.query("mount", CONTAINER).strip())
@@ -48,16 +47,7 @@ def build(engine: Engine, suite: str, log: Path) -> None:
             shutil.rmtree(mounted / folder, ignore_errors=True)
         # apt wants this one to exist.
         (mounted / "var/cache/apt/archives/partial").mkdir(parents=True)
-        engine.query("umount", CONTAINER)
         engine.query("config", "--cmd", "bash", CONTAINER)
         engine.query("commit", "--quiet", CONTAINER, reference(suite), timeout=BOOTSTRAP_SECONDS)
     finally:
-        remove_container(engine)
-
-
-def remove_container(engine: Engine) -> None:
-    """Remove what an earlier build may have left: unmounts and deletes the container."""
-    listed = engine.query("containers", "--format", "{{.ContainerName}}").split()
-    if CONTAINER in listed:
-        engine.query("umount", CONTAINER)
-        engine.query("rm", CONTAINER)
+        engine.tidy()
