@@ -7,9 +7,13 @@ full cluster and the small control plane of the tests differ in this value only.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+from tandem.paths import BIN, CLUSTER, ROOT
+from tandem_host.layout import Layout
 
 #: Pods and Services live in the benchmark ranges of RFC 2544, which meet no one's network.
 NODE_IP = "198.18.0.1"
@@ -87,3 +91,17 @@ class Settings:
         for name in ("state", "bin", "checkout"):
             data[name] = Path(data[name])
         return cls(**{**data, "ports": Ports(**data["ports"])})
+
+
+def default(gpus: int = DEFAULT_GPUS) -> Settings:
+    """Return the settings of this checkout's cluster."""
+    return Settings(state=CLUSTER / "host", bin=BIN, checkout=ROOT, gpus=gpus)
+
+
+def current() -> Settings:
+    """Return the settings that this checkout's cluster was started with, or the defaults."""
+    wanted = default()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        text = Layout(wanted.state).settings.read_text(encoding="utf-8")
+        return Settings.from_json(text)
+    return wanted

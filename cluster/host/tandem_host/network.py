@@ -1,0 +1,74 @@
+"""The bridge that pods hang on, and the kernel settings that it needs."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from tandem.process import run
+from tandem_host import firewall
+from tandem_host.record import Record, read_sysctl, write_sysctl
+from tandem_host.settings import BRIDGE, NODE_IP, POD_CIDR, Settings
+
+_TIMEOUT = 15.0
+_NEEDED_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
+
+
+def alias(state: str) -> str:
+    """Return the text by which a bridge of ours is known; `ip link` shows it."""
+    return f"tandem {state}"[:255]
+
+
+def links() -> list[dict[str, Any]]:
+    """Return the machine's network interfaces."""
+    found: list[dict[str, Any]] = json.loads(run(["ip", "-json", "link"], timeout=_TIMEOUT))
+    return found
+
+
+def bridge() -> dict[str, Any] | None:
+    """Return the interface of the bridge's name, None when there is none."""
+    return next((link for link in links() if link["ifname"] == BRIDGE), None)
+
+
+def up(settings: Settings) -> None:
+    """Make the bridge, its address, the kernel settings and our rules; repairs what lacks."""
+    if bridge() is None:
+        _ip("link", "add", BRIDGE, "type", "bridge")
+    _ip("link", "set", BRIDGE, "alias", alias(str(settings.state)), "up")
+    prefix = POD_CIDR.partition("/")[2]
+    _ip("address", "replace", f"{NODE_IP}/{prefix}", "dev", BRIDGE)
+    for name, value in _NEEDED_SYSCTLS.items():
+        if read_sysctl(name) != value:
+            write_sysctl(name, value)
+    firewall.let_pods_out()
+
+
+def sound(settings: Settings) -> bool:
+    """Return whether bridge and kernel settings are as `up` leaves them."""
+    found = bridge()
+    return (
+        found is not None
+        and found.get("ifalias") == alias(str(settings.state))
+        and "UP" in found["flags"]
+        and all(read_sysctl(name) == value for name, value in _NEEDED_SYSCTLS.items())
+    )
+
+
+def down(record: Record) -> None:
+    """Remove the bridge with all that hangs on it, our rules, and restore the settings."""
+    found = bridge()
+    if found is not None and found.get("ifalias") == alias(record.state):
+        for link in links():
+            if link.get("master") == BRIDGE:
+                _ip("link", "delete", link["ifname"])
+        _ip("link", "delete", BRIDGE)
+    firewall.clean(record.firewall)
+    for name, value in record.sysctls.items():
+        if read_sysctl(name) != value:
+            with suppress(OSError):  # A module that is gone takes its settings with it.
+                write_sysctl(name, value)
+
+
+def _ip(*words: str) -> None:
+    run(["ip", *words], timeout=_TIMEOUT)

@@ -1,0 +1,300 @@
+"""Bring a cluster up, take it down, look at it, whichever provider it comes from.
+
+python -m tandem.cluster up|down|status [--provider auto|existing|host]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tandem.console import console
+from tandem.errors import ExitCode, Problem, UserError, run_main
+from tandem.paths import CLUSTER, KUBECONFIG
+from tandem.process import run, tool_env
+
+#: Which provider brought this checkout's cluster up.
+PROVIDER_FILE = CLUSTER / "provider"
+AUTO = "auto"
+_REACH_SECONDS = 10
+_EXAMPLES = """\
+examples:
+  python -m tandem.cluster up                      # picks a provider and says why
+  python -m tandem.cluster up --provider host --gpus 4
+  python -m tandem.cluster status --output json
+  python -m tandem.cluster down --purge            # deletes the node's images too
+
+providers:
+  existing  the cluster that KUBECONFIG points to; nothing is created
+  host      a one-node Kubernetes on this machine; needs root, no container engine
+
+exit codes:
+  0  done; for `status`: the cluster is healthy
+  1  failed; for `status`: there is no cluster, or it is not healthy
+  2  wrong usage
+  3  a precondition is not met: every problem is listed with its fix
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for."""
+
+    gpus: int | None = None
+    purge: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A provider's status: whether it is healthy, as data and as text."""
+
+    healthy: bool
+    data: dict[str, Any]
+    text: str
+
+
+class Provider(Protocol):
+    """One way a cluster comes to be."""
+
+    def up(self, options: Options) -> None:
+        """Bring it up or repair it, and write the kubeconfig."""
+
+    def down(self, options: Options) -> None:
+        """Take it down."""
+
+    def status(self) -> Report:
+        """Look at it."""
+
+
+class Host:
+    """A one-node Kubernetes on this machine (package `tandem_host`)."""
+
+    def up(self, options: Options) -> None:
+        """Bring it up or repair it."""
+        from tandem_host import cluster  # noqa: PLC0415 - `status` must not load all of it
+
+        found = cluster.up(options.gpus)
+        console.ok(
+            f"host cluster: {found.gpus} GPUs, {found.rss_mib} MiB in all, KUBECONFIG={KUBECONFIG}"
+        )
+
+    def down(self, options: Options) -> None:
+        """Take it down; another checkout's only with `force`."""
+        from tandem_host import cluster  # noqa: PLC0415
+
+        if cluster.down(purge=options.purge, force=options.force):
+            console.ok("the host cluster is down")
+        else:
+            console.ok("no host cluster is up; nothing to do")
+
+    def status(self) -> Report:
+        """Look at its processes, its node and its DNS."""
+        from tandem_host import settings, status  # noqa: PLC0415
+
+        found = status.look(settings.current(), str(KUBECONFIG))
+        return Report(found.healthy, asdict(found), status.table(found))
+
+
+class Existing:
+    """The cluster that KUBECONFIG points to: looked at, never changed."""
+
+    def up(self, options: Options) -> None:
+        """Check that it answers and make it the one that everything here talks to."""
+        if options.gpus is not None:
+            raise UserError(
+                Problem("an existing cluster has the GPUs that it has", "leave out --gpus"),
+                ExitCode.USAGE,
+            )
+        source = os.environ.get("KUBECONFIG", "")
+        if not source:
+            raise UserError(
+                Problem("KUBECONFIG is not set", "export KUBECONFIG=<file>, or PROVIDER=host")
+            )
+        if not _answers(source):
+            raise UserError(
+                Problem(
+                    f"the cluster of KUBECONFIG={source} does not answer",
+                    "check the file and the network (kubectl version), or PROVIDER=host",
+                )
+            )
+        from tandem_host import processes, settings  # noqa: PLC0415
+
+        if not _own(source) and processes.of_cluster(settings.current().state):
+            raise UserError(
+                Problem("this checkout's host cluster is up", "make cluster-down PROVIDER=host")
+            )
+        if not _own(source):
+            flat = _kubectl(source, "config", "view", "--raw", "--flatten", "--minify")
+            KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
+            draft = KUBECONFIG.with_suffix(".draft")
+            draft.touch(mode=0o600)
+            draft.write_text(flat, encoding="utf-8")
+            draft.replace(KUBECONFIG)
+        console.ok(f"existing cluster: {self.status().text}")
+
+    def down(self, options: Options) -> None:
+        """Forget it; the cluster itself is not ours to end."""
+        del options
+        KUBECONFIG.unlink(missing_ok=True)
+        console.ok("forgot the existing cluster; it goes on running")
+
+    def status(self) -> Report:
+        """Count its nodes and GPUs."""
+        if not KUBECONFIG.is_file() or not _answers(str(KUBECONFIG)):
+            return Report(healthy=False, data={"running": False}, text="it does not answer")
+        nodes = json.loads(_kubectl(str(KUBECONFIG), "get", "nodes", "-o", "json"))["items"]
+        ready = sum(_ready(node) for node in nodes)
+        gpus = sum(int(n["status"]["allocatable"].get("nvidia.com/gpu", 0)) for n in nodes)
+        data = {
+            "running": True,
+            "nodes": len(nodes),
+            "nodes_ready": ready,
+            "gpus": gpus,
+            "kubeconfig": str(KUBECONFIG),
+        }
+        text = f"{ready} of {len(nodes)} nodes Ready, {gpus} GPUs, KUBECONFIG={KUBECONFIG}"
+        return Report(healthy=0 < ready == len(nodes), data=data, text=text)
+
+
+PROVIDERS: dict[str, Provider] = {"existing": Existing(), "host": Host()}
+
+
+def choose(
+    asked: str, *, remembered: str | None, kubeconfig: str, answers: bool
+) -> tuple[str, str]:
+    """Return the provider to use and why.
+
+    Args:
+        asked: What the user wants: `auto` or a provider's name.
+        remembered: The provider that brought the present cluster up, if any.
+        kubeconfig: The environment's KUBECONFIG, empty where it is unset or our own.
+        answers: Whether the cluster of `kubeconfig` answers.
+
+    Raises:
+        UserError: There is no such provider.
+    """
+    if asked != AUTO:
+        if asked not in PROVIDERS:
+            raise UserError(
+                Problem(
+                    f"there is no provider {asked!r}",
+                    f"choose one of: {', '.join([AUTO, *PROVIDERS])}",
+                ),
+                ExitCode.USAGE,
+            )
+        return asked, "as asked"
+    if remembered in PROVIDERS:
+        return str(remembered), "it brought the present cluster up"
+    if kubeconfig and answers:
+        return "existing", f"KUBECONFIG={kubeconfig} answers"
+    if kubeconfig:
+        return "host", f"KUBECONFIG={kubeconfig} does not answer"
+    return "host", "KUBECONFIG is not set"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    options = _parser().parse_args(arguments)
+    provider, why = _choose(options.provider)
+    if options.provider == AUTO and options.command != "status":
+        console.note(f"provider {provider}: {why}")
+    chosen = PROVIDERS[provider]
+    if options.command == "status":
+        report = chosen.status()
+        if options.output == "json":
+            text = json.dumps({"provider": provider, **report.data}, indent=2)
+        else:
+            text = report.text
+        print(text)
+        return ExitCode.OK if report.healthy else ExitCode.FAILURE
+    if options.command == "up":
+        chosen.up(Options(gpus=options.gpus))
+        PROVIDER_FILE.parent.mkdir(parents=True, exist_ok=True)
+        PROVIDER_FILE.write_text(provider, encoding="utf-8")
+    else:
+        chosen.down(Options(purge=options.purge, force=options.force))
+        PROVIDER_FILE.unlink(missing_ok=True)
+    return ExitCode.OK
+
+
+def _choose(asked: str) -> tuple[str, str]:
+    remembered = None
+    if PROVIDER_FILE.is_file():
+        remembered = PROVIDER_FILE.read_text(encoding="utf-8").strip()
+    source = os.environ.get("KUBECONFIG", "")
+    kubeconfig = "" if not source or _own(source) else source
+    ask = asked == AUTO and remembered is None and bool(kubeconfig)
+    return choose(
+        asked,
+        remembered=remembered,
+        kubeconfig=kubeconfig,
+        answers=ask and _answers(kubeconfig),
+    )
+
+
+def _own(kubeconfig: str) -> bool:
+    return Path(kubeconfig).resolve() == KUBECONFIG.resolve()
+
+
+def _answers(kubeconfig: str) -> bool:
+    words = ["kubectl", "version", "--output=json", f"--request-timeout={_REACH_SECONDS}s"]
+    try:
+        done = subprocess.run(
+            words, check=False, capture_output=True, timeout=_REACH_SECONDS * 2,
+            env=tool_env({"KUBECONFIG": kubeconfig}),
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise UserError(Problem("kubectl is missing in ./bin", "make tools")) from error
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _kubectl(kubeconfig: str, *words: str) -> str:
+    return run(["kubectl", *words], timeout=30, env={"KUBECONFIG": kubeconfig})
+
+
+def _ready(node: dict[str, Any]) -> bool:
+    conditions = node["status"].get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _gpus(text: str) -> int:
+    count = int(text)
+    if not 0 <= count <= 1024:  # noqa: PLR2004 - what one node can sensibly pretend
+        raise argparse.ArgumentTypeError(f"{count} is not between 0 and 1024")
+    return count
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tandem.cluster",
+        description="Bring a cluster up, take it down, look at it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="bring the cluster up, or repair it")
+    up.add_argument("--gpus", type=_gpus, help="simulated GPUs of the node (host; default 8)")
+    down = commands.add_parser("down", help="take the cluster down; images and logs stay")
+    down.add_argument("--purge", action="store_true", help="delete images and logs too")
+    down.add_argument(
+        "--force", action="store_true", help="also take down another checkout's cluster"
+    )
+    status = commands.add_parser("status", help="show what runs and whether it works")
+    status.add_argument("--output", choices=("text", "json"), default="text")
+    for command in (up, down, status):
+        command.add_argument(
+            "--provider", default=AUTO, help=f"{', '.join([AUTO, *PROVIDERS])} (default: auto)"
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    run_main(main)
