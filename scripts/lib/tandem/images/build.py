@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tandem.console import console
-from tandem.errors import Problem, UserError
+from tandem.errors import ExitCode, Problem, UserError
 from tandem.images import bundle, rootfs, specs
 from tandem.images.bundle import Record
 from tandem.images.engine import Engine, store
@@ -58,6 +58,11 @@ def arguments_of(image: Image, hashes: Mapping[str, str], engine: Engine) -> dic
     return {"BASE": f"{specs.PREFIX}/{image.base}:{hashes[image.base]}"}
 
 
+def content_of(image: Image, arguments: Mapping[str, str]) -> str:
+    """Return the content hash of an image as the checkout is now."""
+    return specs.content_hash(image, base_hash=arguments.get("BASE", ""), arguments=arguments)
+
+
 def hash_all(engine: Engine, images: Sequence[Image]) -> dict[str, str]:
     """Return the content hash of each image; they come in the order to build.
 
@@ -68,10 +73,7 @@ def hash_all(engine: Engine, images: Sequence[Image]) -> dict[str, str]:
     problems: list[Problem] = []
     for image in images:
         try:
-            arguments = arguments_of(image, hashes, engine)
-            hashes[image.name] = specs.content_hash(
-                image, base_hash=arguments.get("BASE", ""), arguments=arguments
-            )
+            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine))
         except UserError as error:
             problems += error.problems
     if problems:
@@ -85,13 +87,7 @@ def status(engine: Engine, names: Sequence[str]) -> list[Status]:
     hashes: dict[str, str] = {}
     for image in specs.select((), with_bases=True):
         try:
-            hashes |= {
-                image.name: specs.content_hash(
-                    image,
-                    base_hash=arguments_of(image, hashes, engine).get("BASE", ""),
-                    arguments=arguments_of(image, hashes, engine),
-                )
-            }
+            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine))
         except UserError as error:
             found.append(Status(image, "", "missing", error.problems[0]))
             continue
@@ -192,8 +188,16 @@ def _build_one(engine: Engine, image: Image, content: str, arguments: Mapping[st
             secrets=secrets,
             log=log,
         )
+    if content_of(image, arguments) != content:
+        # Whoever edits while a build runs must not get the old image under the new content's
+        # name, nor the reverse.
+        engine.untag(f"{image.repository}:{content}")
+        raise UserError(
+            Problem(f"files of image {image.name} changed while it was built", "make images"),
+            ExitCode.FAILURE,
+        )
     # What earlier content left behind; layers that the new image shares stay.
-    for tag in engine.tags(image.repository) - {content, image.tag}:
+    for tag in sorted(engine.tags(image.repository) - {content, image.tag}):
         engine.untag(f"{image.repository}:{tag}")
 
 
