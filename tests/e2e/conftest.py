@@ -10,6 +10,11 @@ import pytest
 from support.runs import Runs
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that take the cluster down come before those that put the platform on it."""
+    items.sort(key=lambda item: "test_host_" not in item.nodeid)
+
+
 @pytest.fixture
 def runs(platform: Path) -> Iterator[Runs]:
     """Start runs of the test's own; they are removed at its end."""

@@ -166,6 +166,10 @@ state = {_toml(CONTAINERD_STATE)}
 [metrics]
   address = "{settings.address}:{settings.ports.containerd_metrics}"
 
+[plugins."io.containerd.nri.v1.nri"]
+  # Nothing here uses it, and its socket would lie outside of our folders.
+  disable = true
+
 [plugins."{cri}.images"]
   # Overlay is the only snapshotter that the host needs to have.
   snapshotter = "overlayfs"

@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.process import run
-from tandem_host.settings import BRIDGE, POD_CIDR
+from tandem_host.settings import BRIDGE, CLUSTER_RANGE, POD_CIDR
 
 #: Chains with these prefixes are made by kube-proxy and kubelet, by the CNI plugins, by us.
 PREFIXES = ("KUBE-", "CNI-", "TANDEM-")
 FAMILIES = {"ipv4": "iptables", "ipv6": "ip6tables"}
 _MASQUERADE = "TANDEM-MASQ"
 _FORWARD = "TANDEM-FORWARD"
-#: Pods and Services together: traffic between them keeps its addresses.
-_CLUSTER_RANGE = "198.18.0.0/15"
 _TIMEOUT = 30.0
 
 _TARGET = re.compile(r"(?:-j|-g|--jump|--goto) (\S+)")
@@ -99,7 +97,7 @@ def addition(now: str) -> str:
     return "\n".join([
         "*nat",
         f":{_MASQUERADE} - [0:0]",
-        f"-A {_MASQUERADE} -s {POD_CIDR} ! -d {_CLUSTER_RANGE} -j MASQUERADE",
+        f"-A {_MASQUERADE} -s {POD_CIDR} ! -d {CLUSTER_RANGE} -j MASQUERADE",
         *jump("nat", "POSTROUTING", _MASQUERADE),
         "COMMIT",
         "*filter",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from contextlib import suppress
 from typing import Any
 
 from tandem.process import run
 from tandem_host import firewall
 from tandem_host.record import Record, read_sysctl, write_sysctl
-from tandem_host.settings import BRIDGE, NODE_IP, POD_CIDR, Settings
+from tandem_host.settings import BRIDGE, CLUSTER_RANGE, NODE_IP, POD_CIDR, Settings
 
 _TIMEOUT = 15.0
 _NEEDED_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
@@ -63,11 +64,25 @@ def down(record: Record) -> None:
             if link.get("master") == BRIDGE:
                 _ip("link", "delete", link["ifname"])
         _ip("link", "delete", BRIDGE)
+    _forget_connections()
     firewall.clean(record.firewall)
     for name, value in record.sysctls.items():
         if read_sysctl(name) != value:
             with suppress(OSError):  # A module that is gone takes its settings with it.
                 write_sysctl(name, value)
+
+
+def _forget_connections() -> None:
+    """Drop the kernel's memory of connections with pods and Services.
+
+    A later cluster's clients would be led to addresses of this one's pods.
+    """
+    for side in ("--orig-src", "--orig-dst"):
+        # The program ends with 1 when there was nothing to delete: that is no failure.
+        subprocess.run(
+            ["conntrack", "--delete", side, CLUSTER_RANGE],
+            check=False, capture_output=True, timeout=_TIMEOUT,
+        )  # fmt: skip
 
 
 def _ip(*words: str) -> None:

@@ -19,7 +19,7 @@ from tandem.images import bundle
 from tandem_host import cgroups, network, processes
 from tandem_host.components import full_cluster
 from tandem_host.layout import Layout
-from tandem_host.settings import BRIDGE, NODE_IP, Settings
+from tandem_host.settings import BRIDGE, CLUSTER_RANGE, NODE_IP, Settings
 
 _GIB = 1024**3
 #: The first images are unpacked into the node; later starts only write logs and etcd.
@@ -129,7 +129,7 @@ def _places(facts: Facts) -> Iterator[Problem]:
         )
     if facts.foreign_route:
         yield Problem(
-            f"addresses 198.18.0.0/15 are in use: {facts.foreign_route}",
+            f"addresses {CLUSTER_RANGE} are in use: {facts.foreign_route}",
             "remove the route, or bring the cluster up on another machine",
         )
     if any(character.isspace() or character in ',"\\' for character in facts.state_path):
@@ -268,7 +268,7 @@ def _foreign_bridge(settings: Settings) -> bool:
 def _foreign_route() -> str:
     """Return the first route into our ranges that leads elsewhere than to our bridge."""
     done = subprocess.run(
-        ["ip", "-4", "route", "show", "root", "198.18.0.0/15"],
+        ["ip", "-4", "route", "show", "root", CLUSTER_RANGE],
         check=False, capture_output=True, text=True, timeout=10,
     )  # fmt: skip
     for line in done.stdout.splitlines():

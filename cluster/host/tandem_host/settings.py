@@ -19,6 +19,8 @@ from tandem_host.layout import Layout
 NODE_IP = "198.18.0.1"
 POD_CIDR = "198.18.0.0/16"
 SERVICE_CIDR = "198.19.0.0/16"
+#: Pods and Services together: traffic between them keeps its addresses.
+CLUSTER_RANGE = "198.18.0.0/15"
 API_SERVICE_IP = "198.19.0.1"
 DNS_IP = "198.19.0.10"
 BRIDGE = "cni0"

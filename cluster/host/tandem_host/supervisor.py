@@ -218,7 +218,8 @@ class Supervisor:
         charge.identity, charge.pidfd, charge.ready = None, None, False
         charge.last_exit = reason
         charge.delay = next_delay(charge.delay, ran)
-        charge.due = time.monotonic() + charge.delay
+        charge.started = time.monotonic()
+        charge.due = charge.started + charge.delay
 
     @staticmethod
     def _reap(pid: int) -> str:

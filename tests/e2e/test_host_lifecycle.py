@@ -1,0 +1,364 @@
+"""The host provider's promises about coming up, staying up and leaving nothing.
+
+These tests take this checkout's host cluster down and up again: `conftest.py` runs them
+before anything else is put on it.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import host_snapshot
+from support.host_snapshot import Snapshot
+from tandem.paths import BIN, KUBECONFIG, ROOT
+from tandem.process import tool_env
+from tandem_host import processes, settings
+from tandem_host.layout import Layout
+from tandem_host.probes import Api
+from tandem_host.settings import GPU_RESOURCE
+
+pytestmark = pytest.mark.cluster
+
+SEVEN = (
+    "containerd", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler",
+    "kube-proxy", "kubelet",
+)  # fmt: skip
+HERE = settings.default()
+LAYOUT = Layout(HERE.state)
+COREDNS_PODS = "/api/v1/namespaces/kube-system/pods?labelSelector=k8s-app%3Dkube-dns"
+
+
+def tandem(
+    *words: str, checkout: Path = ROOT, expect: int | None = 0
+) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(checkout / f) for f in ("scripts/lib", "cluster/host"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tandem.cluster", *words, "--provider", "host"],
+        check=False, capture_output=True, text=True, timeout=400, cwd=checkout,
+        stdin=subprocess.DEVNULL,
+        env=tool_env({"PYTHONPATH": path, "KUBECONFIG": "", "NO_COLOR": "1"}),
+    )  # fmt: skip
+    assert expect is None or done.returncode == expect, done.stdout + done.stderr
+    return done
+
+
+def status(*, expect: int | None = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(tandem("status", "--output", "json", expect=expect).stdout)
+    return found
+
+
+def pids() -> dict[str, int]:
+    return {component["name"]: component["pid"] for component in status(expect=None)["components"]}
+
+
+def until(what: str, done: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+def healthy() -> bool:
+    return tandem("status", expect=None).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def clean() -> Iterator[Snapshot]:
+    """The machine without a host cluster; one that was up is up again at the end."""
+    was_up = tandem("status", expect=None).returncode == 0
+    tandem("down")
+    yield host_snapshot.take()
+    tandem("down")
+    if was_up:
+        tandem("up")
+
+
+@pytest.fixture
+def running(clean: Snapshot) -> Snapshot:
+    """A healthy cluster, repaired when the test before left it broken."""
+    tandem("up")
+    return clean
+
+
+@pytest.mark.usefixtures("running")
+def test_the_cluster_is_complete() -> None:
+    found = status()
+    assert [c["name"] for c in found["components"]] == list(SEVEN)
+    assert all(c["healthy"] for c in found["components"])
+    assert (found["node_ready"], found["dns"], found["gpus"]) == (True, True, 8)
+
+
+@pytest.mark.usefixtures("running")
+def test_logs_exec_and_port_forward_reach_pods() -> None:
+    def kubectl(*words: str) -> str:
+        return subprocess.run(
+            [BIN / "kubectl", f"--kubeconfig={KUBECONFIG}", "-n", "kube-system", *words],
+            check=True, capture_output=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+
+    assert "CoreDNS" in kubectl("logs", "deployment/coredns")
+    version = kubectl("exec", "deployment/coredns", "--", "/coredns", "-version")
+    assert "CoreDNS" in version
+    with subprocess.Popen(
+        [BIN / "kubectl", f"--kubeconfig={KUBECONFIG}", "-n", "kube-system", "port-forward",
+         "deployment/coredns", ":8080"], stdout=subprocess.PIPE, text=True,
+    ) as forward:  # fmt: skip
+        assert forward.stdout
+        assert "Forwarding from" in forward.stdout.readline()
+        forward.kill()
+
+
+@pytest.mark.usefixtures("running")
+def test_metrics_of_every_component_can_be_read() -> None:
+    api = Api(HERE)
+    assert "apiserver_request_total" in api.call("GET", "/metrics")
+    assert "kubelet_node_name" in api.call("GET", "/api/v1/nodes/local/proxy/metrics")
+    ports = HERE.ports
+    plain = {
+        ports.etcd_metrics: "/metrics",
+        ports.proxy_metrics: "/metrics",
+        ports.containerd_metrics: "/v1/metrics",
+    }
+    for port, path in plain.items():
+        done = subprocess.run(
+            ["curl", "-fsS", f"http://{HERE.address}:{port}{path}"],
+            check=True, capture_output=True, text=True, timeout=10,
+        )  # fmt: skip
+        assert "go_goroutines" in done.stdout
+    for port in (ports.controller_manager, ports.scheduler):
+        done = subprocess.run(
+            ["curl", "-fsS", "--cacert", LAYOUT.cert("ca"), "--cert", LAYOUT.cert("admin"),
+             "--key", LAYOUT.key("admin"), f"https://{HERE.address}:{port}/metrics"],
+            check=True, capture_output=True, text=True, timeout=10,
+        )  # fmt: skip
+        assert "go_goroutines" in done.stdout
+
+
+@pytest.mark.usefixtures("running")
+def test_a_second_up_changes_nothing() -> None:
+    before = status()
+    assert "nothing to do" in tandem("up").stderr
+    after = status()
+    assert [c["pid"] for c in after["components"]] == [c["pid"] for c in before["components"]]
+    assert after["supervisor_pid"] == before["supervisor_pid"]
+
+
+@pytest.mark.usefixtures("running")
+def test_another_number_of_gpus_restarts_no_component() -> None:
+    before = pids()
+    tandem("up", "--gpus", "3")
+    assert status()["gpus"] == 3
+    tandem("up")  # Without a number it keeps what the cluster has.
+    assert status()["gpus"] == 3
+    tandem("up", "--gpus", "8")
+    assert (status()["gpus"], pids()) == (8, before)
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("name", SEVEN)
+def test_a_killed_component_is_brought_back_and_pods_stay(name: str) -> None:
+    api = Api(HERE)
+    old = pids()
+    pods = api.get(COREDNS_PODS)["items"]
+    os.kill(old[name], signal.SIGKILL)
+    until(f"{name} has another process", lambda: pids()[name] not in {None, old[name]})
+    until("everything is healthy", healthy)
+    assert {n: p for n, p in pids().items() if n != name} == {
+        n: p for n, p in old.items() if n != name
+    }
+    now = api.get(COREDNS_PODS)["items"]
+    assert [p["metadata"]["uid"] for p in now] == [p["metadata"]["uid"] for p in pods]
+    counts = [p["status"]["containerStatuses"][0]["restartCount"] for p in now + pods]
+    assert set(counts) == {0}
+
+
+@pytest.mark.usefixtures("running")
+def test_gpus_come_back_when_the_node_loses_them() -> None:
+    api = Api(HERE)
+    lost = {"status": {"capacity": {GPU_RESOURCE: "0"}, "allocatable": {GPU_RESOURCE: "0"}}}
+    api.merge("/api/v1/nodes/local/status", lost)
+    until("the GPUs are back", lambda: status(expect=None)["gpus"] == 8)
+
+
+@pytest.mark.usefixtures("running")
+def test_up_after_the_supervisor_was_killed_adopts_the_components() -> None:
+    before = pids()
+    supervisor = status()["supervisor_pid"]
+    os.kill(supervisor, signal.SIGKILL)
+    until("the supervisor is gone", lambda: not healthy())
+    tandem("up")
+    assert pids() == before
+    assert status()["supervisor_pid"] not in {None, supervisor}
+    # The new one watches processes that are not its children.
+    os.kill(before["kube-scheduler"], signal.SIGKILL)
+    until("the scheduler is back", healthy)
+    assert pids()["kube-scheduler"] != before["kube-scheduler"]
+
+
+@pytest.mark.usefixtures("running")
+def test_up_after_everything_was_killed_at_once_repairs() -> None:
+    victims = [p for p in processes.of_cluster(HERE.state) if p.program != processes.SHIM]
+    assert len(victims) >= len(SEVEN) + 1
+    # The supervisor first: it must not bring back what is killed after it.
+    for victim in sorted(victims, key=lambda p: p.component != processes.SUPERVISOR):
+        processes.send(victim.identity, signal.SIGKILL)
+    tandem("up")
+    assert status()["healthy"]
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "pki/kubelet.crt",
+        "config",
+        "settings.json",
+        "status.json",
+        "record.json",
+        "/run/tandem/host.json",
+        "../kubeconfig",
+    ],
+)
+def test_what_can_be_written_again_is(lost: str) -> None:
+    path = HERE.state / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    tandem("up")
+    assert status()["healthy"]
+    assert "nothing to do" in tandem("up").stderr
+    assert lost in {"record.json", "/run/tandem/host.json"} or path.exists()
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize(
+    "lost", [["pki"], ["etcd"], ["kubelet"], ["pki", "etcd", "kubelet", "config", "logs"]]
+)
+def test_a_state_beyond_repair_starts_anew(lost: list[str]) -> None:
+    old = pids()
+    # Volumes are mounted below the kubelet's folder: those stay, and stay mounted.
+    subprocess.run(
+        ["rm", "-rf", "--one-file-system", *(HERE.state / name for name in lost)],
+        check=False, capture_output=True, timeout=60,
+    )  # fmt: skip
+    tandem("up")
+    assert status()["healthy"]
+    assert not set(old.values()) & set(pids().values())
+
+
+@pytest.mark.usefixtures("running")
+def test_a_lost_bridge_is_made_again() -> None:
+    subprocess.run(["ip", "link", "delete", "cni0"], check=True, timeout=10)
+    tandem("up")
+    assert status()["healthy"]
+
+
+def test_down_leaves_the_machine_as_it_was(running: Snapshot) -> None:
+    tandem("down")
+    assert host_snapshot.await_same(running) == []
+    assert not KUBECONFIG.exists()
+    assert "nothing to do" in tandem("down").stderr
+
+
+def test_down_after_a_crash_leaves_nothing_either(running: Snapshot) -> None:
+    for victim in processes.of_cluster(HERE.state):
+        if victim.component in {processes.SUPERVISOR, "containerd", "kubelet"}:
+            processes.send(victim.identity, signal.SIGKILL)
+    shutil.rmtree(LAYOUT.pki)
+    tandem("down")
+    assert host_snapshot.await_same(running) == []
+
+
+def test_down_without_any_state_leaves_nothing_either(running: Snapshot) -> None:
+    for path in (HERE.state / "record.json", Path("/run/tandem/host.json")):
+        path.unlink()
+    tandem("down")
+    assert host_snapshot.await_same(running) == []
+
+
+@pytest.mark.parametrize(
+    "times", [2, pytest.param(20, marks=pytest.mark.full)], ids=lambda n: f"{n}-times"
+)
+def test_up_and_down_again_and_again_leaves_nothing(clean: Snapshot, times: int) -> None:
+    for turn in range(times):
+        tandem("up")
+        assert host_snapshot.differences(clean, host_snapshot.take()), "the snapshot sees nothing"
+        tandem("down")
+        assert host_snapshot.await_same(clean) == [], f"after turn {turn + 1}"
+
+
+@pytest.fixture
+def second_checkout(tmp_path: Path) -> Path:
+    """The programs of this checkout at another place."""
+    other = tmp_path / "other"
+    for folder in ("scripts/lib", "cluster/host"):
+        shutil.copytree(ROOT / folder, other / folder)
+    shutil.copy(ROOT / "versions.yaml", other)
+    (other / "bin").symlink_to(BIN)
+    return other
+
+
+@pytest.mark.usefixtures("running")
+def test_a_second_checkout_is_refused_and_told_who_has_the_machine(second_checkout: Path) -> None:
+    before = status()
+    for command in ("up", "down"):
+        done = tandem(command, checkout=second_checkout, expect=3)
+        assert str(ROOT) in done.stderr
+        assert str(before["supervisor_pid"]) in done.stderr
+        assert f"make -C {ROOT} cluster-down" in " ".join(done.stderr.split())
+    assert pids() == {c["name"]: c["pid"] for c in before["components"]}
+
+
+def test_traces_of_a_dead_clusters_checkout_are_removed(
+    running: Snapshot, second_checkout: Path
+) -> None:
+    """Another checkout's cluster was killed whole, as by a reboot: ours may start."""
+    tandem("down")
+    (second_checkout / ".bundle").symlink_to(ROOT / ".bundle")
+    tandem("up", checkout=second_checkout)
+    state = second_checkout / ".cluster/host"
+    processes.kill([p.identity for p in processes.of_cluster(state)])
+    tandem("up")
+    assert status()["healthy"]
+    tandem("down")
+    assert host_snapshot.await_same(running) == []
+
+
+def test_a_taken_port_is_refused_with_its_holder(clean: Snapshot) -> None:
+    server = http.server.HTTPServer(("127.0.0.1", 10248), http.server.SimpleHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        done = tandem("up", expect=3)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert "port 10248 is taken" in done.stderr
+    assert str(os.getpid()) in done.stderr
+    assert host_snapshot.await_same(clean) == []
+
+
+def test_missing_programs_are_named_together_and_nothing_starts(
+    clean: Snapshot, second_checkout: Path
+) -> None:
+    (second_checkout / "bin").unlink()
+    done = tandem("up", checkout=second_checkout, expect=3)
+    said = " ".join(done.stderr.split())
+    assert "missing in ./bin: containerd, etcd, kube-apiserver" in said
+    assert "missing images in the bundle: pause, coredns" in said
+    assert host_snapshot.await_same(clean) == []
