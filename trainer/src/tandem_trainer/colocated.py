@@ -69,9 +69,9 @@ def parser() -> argparse.ArgumentParser:
         default=Path(os.environ.get("TANDEM_MODEL", "/opt/tandem/tiny-model")),
         help="model folder on the GPU node (default: TANDEM_MODEL, else %(default)s)",
     )
-    made.add_argument("--steps", type=positive, default=20, help="training steps (%(default)s)")
+    made.add_argument("--steps", type=positive, default=24, help="training steps (%(default)s)")
     made.add_argument("--seed", type=int, default=0, help="seed of everything (%(default)s)")
-    made.add_argument("--rate", type=float, default=4e-3, help="learning rate (%(default)s)")
+    made.add_argument("--rate", type=float, default=5e-3, help="learning rate (%(default)s)")
     made.add_argument(
         "--min-gain", type=float, default=2.0,
         help="how many times higher the reward of the last steps must be (%(default)s)",

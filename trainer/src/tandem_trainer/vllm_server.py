@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tandem_trainer.errors import TrainerError
+from tandem_trainer.errors import PreconditionError, TrainerError
 from tandem_trainer.http_api import JsonApi
 
 #: Seconds that the server and its engine get to end by themselves.
@@ -25,7 +27,8 @@ class ServerSettings:
 
     model: Path
     log: Path
-    name: str = "policy"
+    #: Of this server alone: another one on the port knows no model of that name.
+    name: str = field(default_factory=lambda: f"policy-{secrets.token_hex(4)}")
     host: str = "127.0.0.1"
     port: int = 8000
     max_tokens: int = 256
@@ -80,7 +83,19 @@ class VllmServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, argv: Sequence[str] | None = None) -> None:
-        """Start the process in a session of its own, with its output in the log."""
+        """Start the process in a session of its own, with its output in the log.
+
+        Raises:
+            PreconditionError: Somebody listens on the port.
+        """
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.settings.host, self.settings.port))
+            except OSError as error:
+                raise PreconditionError(
+                    f"port {self.settings.port} of {self.settings.host} is taken: {error}"
+                ) from error
         self.settings.log.parent.mkdir(parents=True, exist_ok=True)
         with self.settings.log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -39,7 +39,7 @@ class WorkerSettings:
     seed: int
     samples: int = 8
     tokens: int = 16
-    rate: float = 4e-3
+    rate: float = 5e-3
     port: int = 8000
     ready_seconds: float = 300.0
     #: Memory-backed where there is one: weights never touch a disk.

@@ -1,0 +1,108 @@
+"""The server process is watched, and ends with everything that it started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tandem_trainer.errors import PreconditionError, TrainerError
+from tandem_trainer.vllm_server import ServerSettings, VllmServer, command
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _server(tmp_path: Path, seconds: float = 30.0) -> VllmServer:
+    return VllmServer(
+        ServerSettings(
+            model=tmp_path, log=tmp_path / "log", port=_free_port(), ready_seconds=seconds
+        )
+    )
+
+
+def test_a_server_that_ends_while_starting_is_reported_at_once_with_its_words(
+    tmp_path: Path,
+) -> None:
+    server = _server(tmp_path)
+    server.start([sys.executable, "-c", "print('no AVX'); raise SystemExit(132)"])
+    started = time.monotonic()
+    with pytest.raises(TrainerError, match=r"code 132:\nno AVX"):
+        server.wait_ready()
+    assert time.monotonic() - started < 10
+    server.stop()
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    server = _server(tmp_path, seconds=1.0)
+    server.start([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        with pytest.raises(TrainerError, match="did not answer within 1 s"):
+            server.wait_ready()
+    finally:
+        server.stop()
+
+
+def test_stopping_ends_the_children_too_and_may_be_done_twice(tmp_path: Path) -> None:
+    server = _server(tmp_path)
+    pid_file = tmp_path / "pid"
+    child = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    server.start(
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])",
+        ]
+    )
+    deadline = time.monotonic() + 10
+    while not (pid_file.exists() and pid_file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server.check_alive()
+    server.stop()
+    server.stop()
+    pid = int(pid_file.read_text())
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.02)
+    os.kill(pid, 9)
+    pytest.fail("the child outlived the server")
+
+
+def test_a_server_that_was_not_started_is_not_alive(tmp_path: Path) -> None:
+    with pytest.raises(TrainerError, match="not started"):
+        _server(tmp_path).check_alive()
+
+
+def test_the_server_listens_on_loopback_because_its_control_routes_have_no_authentication(
+    tmp_path: Path,
+) -> None:
+    words = command(ServerSettings(model=tmp_path, log=tmp_path / "log"))
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+
+
+def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = ServerSettings(model=tmp_path, log=tmp_path / "log", port=other.getsockname()[1])
+        with pytest.raises(PreconditionError, match="is taken"):
+            VllmServer(settings).start()
+    assert not settings.log.exists()
+
+
+def test_each_server_serves_its_model_under_a_name_of_its_own(tmp_path: Path) -> None:
+    # So that the completion which proves readiness cannot come from somebody else's server.
+    names = {ServerSettings(model=tmp_path, log=tmp_path / "log").name for _ in range(3)}
+    assert len(names) == 3
