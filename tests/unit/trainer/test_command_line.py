@@ -28,6 +28,8 @@ def test_help_has_examples_and_exit_codes() -> None:
 
 
 def test_a_model_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    worker = ColocatedWorker(WorkerSettings(model=tmp_path, seed=0, scratch=tmp_path))
     with pytest.raises(PreconditionError, match="no model in"):
-        ColocatedWorker(WorkerSettings(model=tmp_path, seed=0, scratch=tmp_path))
+        worker.start()
+    worker.stop()
     assert list(tmp_path.iterdir()) == []

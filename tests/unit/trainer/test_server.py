@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem_trainer.errors import PreconditionError, TrainerError
-from tandem_trainer.vllm_server import ServerSettings, VllmServer, command
+from tandem_trainer.vllm_server import ServerSettings, VllmServer, command, summary
 
 
 def _free_port() -> int:
@@ -35,7 +35,7 @@ def test_a_server_that_ends_while_starting_is_reported_at_once_with_its_words(
     server = _server(tmp_path)
     server.start([sys.executable, "-c", "print('no AVX'); raise SystemExit(132)"])
     started = time.monotonic()
-    with pytest.raises(TrainerError, match=r"code 132:\nno AVX"):
+    with pytest.raises(TrainerError, match=r"(?s)code 132:.*no AVX"):
         server.wait_ready()
     assert time.monotonic() - started < 10
     server.stop()
@@ -106,3 +106,13 @@ def test_each_server_serves_its_model_under_a_name_of_its_own(tmp_path: Path) ->
     # So that the completion which proves readiness cannot come from somebody else's server.
     names = {ServerSettings(model=tmp_path, log=tmp_path / "log").name for _ in range(3)}
     assert len(names) == 3
+
+
+def test_the_summary_of_a_log_names_the_cause_although_it_stands_far_above_the_end() -> None:
+    noise = [f"(EngineCore) frame {n}" for n in range(100)]
+    cause = "ImportError('libnuma.so.1: cannot open shared object file')"
+    log = [f"(Worker) WARNING Failed to import: {cause}", *noise, "RuntimeError: see above", "end"]
+    said = summary("\n".join(log + log))
+    assert said.splitlines()[:2] == [cause, "RuntimeError: see above"]
+    assert said.endswith("end")
+    assert len(said.splitlines()) < 20

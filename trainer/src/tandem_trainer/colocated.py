@@ -164,12 +164,13 @@ def run(args: argparse.Namespace) -> Verdict:
         draw(rewards, args.output / "reward.png")
         return judge(rewards, args.min_gain)
     finally:
-        stop(ray, actor)
+        stop(ray, actor, args.output / "vllm.log")
 
 
-def stop(ray: Any, actor: Any) -> None:
-    """End the actor and with it vLLM; a worker that is gone is as good as ended."""
+def stop(ray: Any, actor: Any, log: Path) -> None:
+    """Keep vLLM's log, end the actor and with it vLLM; one that is gone is as good as ended."""
     try:
+        log.write_text(ray.get(actor.log.remote(), timeout=STOP_SECONDS), encoding="utf-8")
         ray.get(actor.stop.remote(), timeout=STOP_SECONDS)
     except (ray.exceptions.RayError, TimeoutError):
         say("the GPU worker did not end by itself")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import socket
@@ -18,7 +19,10 @@ from tandem_trainer.http_api import JsonApi
 
 #: Seconds that the server and its engine get to end by themselves.
 STOP_SECONDS = 10.0
-LOG_TAIL = 30
+#: Lines of the log that an error repeats: those that name an error, and the last ones.
+ERRORS_SHOWN = 6
+LAST_SHOWN = 12
+NAMES_AN_ERROR = re.compile(r"\w+(?:Error|Exception)\b[:(].*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,17 @@ def environment(scratch: Path) -> dict[str, str]:
     }
 
 
+def summary(log: str) -> str:
+    """Return the lines of a log that say why a server failed.
+
+    The cause stands a hundred lines above the end: each of vLLM's three processes repeats in
+    its own words that the one below has failed.
+    """
+    lines = log.splitlines()
+    named = dict.fromkeys(m.group() for line in lines if (m := NAMES_AN_ERROR.search(line)))
+    return "\n".join([*list(named)[:ERRORS_SHOWN], "…", *lines[-LAST_SHOWN:]])
+
+
 class VllmServer:
     """One server process."""
 
@@ -114,12 +129,13 @@ class VllmServer:
             raise TrainerError("vLLM was not started")
         code = self._process.poll()
         if code is not None:
-            raise TrainerError(f"vLLM ended with code {code}:\n{self.log_tail()}")
+            raise TrainerError(f"vLLM ended with code {code}:\n{summary(self.log())}")
 
-    def log_tail(self) -> str:
-        """Return the last lines of the server's log."""
-        text = self.settings.log.read_text(encoding="utf-8", errors="replace")
-        return "\n".join(text.splitlines()[-LOG_TAIL:])
+    def log(self) -> str:
+        """Return everything that the server has said; "" before it was started."""
+        if not self.settings.log.exists():
+            return ""
+        return self.settings.log.read_text(encoding="utf-8", errors="replace")
 
     def wait_ready(self) -> float:
         """Wait until a real completion comes back; return the seconds that it took.
@@ -151,7 +167,7 @@ class VllmServer:
                 return time.monotonic() - started
         raise TrainerError(
             f"vLLM did not answer within {self.settings.ready_seconds:.0f} s "
-            f"(last: {error}):\n{self.log_tail()}"
+            f"(last: {error}):\n{summary(self.log())}"
         )
 
     def stop(self) -> None:

@@ -50,14 +50,8 @@ class ColocatedWorker:
     """Owns the GPU: starts vLLM, samples through its HTTP API, learns, refits."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        """Take the settings; nothing is started yet.
-
-        Raises:
-            PreconditionError: The model is not there.
-        """
+        """Take the settings; nothing is started yet."""
         self._settings = settings
-        if not (settings.model / "config.json").is_file():
-            raise PreconditionError(f"no model in {settings.model}")
         self._folder = tempfile.TemporaryDirectory(prefix="tandem-", dir=settings.scratch)
         folder = Path(self._folder.name)
         self._server = VllmServer(
@@ -75,14 +69,17 @@ class ColocatedWorker:
         """Start vLLM, load the learner meanwhile; return the seconds until vLLM answered.
 
         Raises:
+            PreconditionError: The model is not there, or vLLM's port is taken.
             TrainerError: vLLM did not come up.
         """
+        settings = self._settings
+        if not (settings.model / "config.json").is_file():
+            raise PreconditionError(f"no model in {settings.model} of the GPU node")
         # Imports torch here and not above: this module is read by the driver too, on a node
         # that has no use for it.
         from tandem_trainer.learner import TorchLearner  # noqa: PLC0415
 
         self._server.start()
-        settings = self._settings
         learner = TorchLearner(settings.model, seed=settings.seed, rate=settings.rate)
         seconds = self._server.wait_ready()
         api = JsonApi(self._server.url, timeout=120.0)
@@ -112,6 +109,10 @@ class ColocatedWorker:
         except TrainerError:
             self._server.check_alive()
             raise
+
+    def log(self) -> str:
+        """Return what vLLM has said so far."""
+        return self._server.log()
 
     def stop(self) -> None:
         """End vLLM and remove the weights."""
