@@ -1,0 +1,276 @@
+"""Custom resource definitions: a step of their own, that no release can undo.
+
+`helmfile sync` runs this first (hook `crds` in helmfile.yaml); every release is installed
+with `--skip-crds`. Server-side apply under a field manager of ours installs and upgrades
+them; nothing but `delete` below, which a person has to ask for, ever removes one. Helm
+deletes what a release's new manifest no longer holds, and a deleted CRD takes every object
+of its kind with it.
+
+Where they come from: the bundle in the default environment (the operators' Go modules),
+the environment's own pinned charts (`helm show crds`) in the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tandem.bundle.layout import Layout, problems_of, sha256_of
+from tandem.console import console
+from tandem.errors import ExitCode, Problem, UserError, run_main
+from tandem.paths import BUILD, ROOT
+from tandem.process import run
+from tandem.yamls import dump, load_all
+
+DEFAULT_ENVIRONMENT = "default"
+FIELD_MANAGER = "tandem-crds"
+#: helmfile commands that install something; for all others there is nothing to apply.
+INSTALLING = ("sync", "apply")
+#: helmfile commands that need the bundle's charts but no cluster.
+READING = ("template", "lint", "diff", "build", "write-values", "fetch", "unittest")
+#: Annotation with the checksum and the generation of what was applied last.
+RECORD = "tandem.dev/applied"
+_RECORD_PATH = RECORD.replace(".", "\\.")
+_HASH_LENGTH = 16
+_APPLY_TIMEOUT_SECONDS = 120
+_ESTABLISHED_TIMEOUT_SECONDS = 60
+_SHOW_TIMEOUT_SECONDS = 120
+_DELETE_TIMEOUT_SECONDS = 120
+#: Set while helmfile is asked for its releases: its own hook must not come back here.
+_NESTED = "TANDEM_CRDS_NESTED"
+
+_EPILOG = """\
+examples:
+  python -m tandem.crds apply                        what the default environment needs
+  python -m tandem.crds apply --environment=prod     out of the pinned upstream charts
+  python -m tandem.crds list
+  python -m tandem.crds delete --yes                 and with them EVERY RayCluster, RayJob, JobSet
+
+exit codes: 0 ok, 1 failure, 2 usage, 3 the bundle is missing or corrupt
+"""
+
+
+def _is_remote(chart: str) -> bool:
+    return "://" in chart
+
+
+def releases_of(environment: str) -> list[dict[str, Any]]:
+    """Return the releases that an environment installs, as `helmfile list` tells them."""
+    said = run(
+        ["helmfile", "--environment", environment, "--quiet", "list", "--skip-charts",
+         "--output", "json"],
+        timeout=_SHOW_TIMEOUT_SECONDS, cwd=ROOT, env={_NESTED: "1"}, fix="make tools",
+    )  # fmt: skip
+    return [rel for rel in json.loads(said) if rel["enabled"] and rel["installed"]]
+
+
+def _crds_of_chart(release: dict[str, Any]) -> list[Any]:
+    version = ["--version", release["version"]] if release["chart"].startswith("oci:") else []
+    said = run(
+        ["helm", "show", "crds", release["chart"], *version], timeout=_SHOW_TIMEOUT_SECONDS,
+        fix=f"check that {release['chart']} can be reached from here",
+    )  # fmt: skip
+    return load_all(said)
+
+
+def sources(environment: str) -> list[Path]:
+    """Return the files of the CRDs that an environment needs.
+
+    Raises:
+        UserError: The bundle is missing or corrupt, or a chart cannot be reached.
+    """
+    if environment == DEFAULT_ENVIRONMENT:
+        layout = Layout()
+        problems = problems_of(layout)
+        if problems:
+            raise UserError(problems)
+        return sorted(layout.crds.glob("*.yaml"))
+    folder = BUILD / "crds" / environment
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob("*.yaml"):
+        stale.unlink()
+    for release in releases_of(environment):
+        if _is_remote(release["chart"]):
+            for crd in _crds_of_chart(release):
+                (folder / f"{crd['metadata']['name']}.yaml").write_text(dump(crd), "utf-8")
+    return sorted(folder.glob("*.yaml"))
+
+
+def _kubectl(*words: str | Path, timeout: float) -> str:
+    return run(
+        ["kubectl", *words], timeout=timeout,
+        fix="is KUBECONFIG set (export KUBECONFIG=$PWD/.cluster/kubeconfig)? "
+        "make cluster-status tells whether the cluster is well",
+    )  # fmt: skip
+
+
+def _names(files: Iterable[Path]) -> list[str]:
+    return [f"customresourcedefinition/{path.stem}" for path in files]
+
+
+def _applied() -> dict[str, str]:
+    """Return `<generation> <record>` of each CRD of the cluster, by name."""
+    fields = (".metadata.name", ".metadata.generation", f".metadata.annotations.{_RECORD_PATH}")
+    columns = "{' '}".join(f"{{{field}}}" for field in fields)
+    said = _kubectl(
+        "get", "customresourcedefinitions", "-o",
+        f"jsonpath={{range .items[*]}}{columns}{{'\\n'}}{{end}}",
+        timeout=_APPLY_TIMEOUT_SECONDS,
+    )  # fmt: skip
+    found = {}
+    for line in said.splitlines():
+        name, _, rest = line.partition(" ")
+        found[name] = rest.strip()
+    return found
+
+
+def outdated(files: Iterable[Path], applied: Mapping[str, str]) -> list[Path]:
+    """Return the files that differ from what the cluster has.
+
+    A CRD is current when its record names this file's checksum and the generation that it
+    had then: a change by anybody else raises the generation.
+
+    Args:
+        files: The CRDs wanted.
+        applied: `<generation> <checksum>.<generation when applied>` by name.
+    """
+    late = []
+    for path in files:
+        generation, _, record = applied.get(path.stem, "").partition(" ")
+        if not generation or record != f"{sha256_of(path)[:_HASH_LENGTH]}.{generation}":
+            late.append(path)
+    return late
+
+
+def _established(names: Iterable[str]) -> set[str]:
+    template = (
+        "jsonpath={range .items[*]}{.metadata.name} "
+        "{.status.conditions[?(@.type=='Established')].status}{'\\n'}{end}"
+    )
+    said = _kubectl("get", "customresourcedefinitions", "-o", template, timeout=30)
+    served = {line.removesuffix(" True") for line in said.splitlines() if line.endswith(" True")}
+    return served & set(names)
+
+
+def _await_established(names: set[str]) -> None:
+    """Wait until the API server serves the CRDs; `kubectl wait` fails on one just made."""
+    deadline = time.monotonic() + _ESTABLISHED_TIMEOUT_SECONDS
+    while missing := names - _established(names):
+        if time.monotonic() > deadline:
+            raise UserError(
+                Problem(
+                    f"not established after {_ESTABLISHED_TIMEOUT_SECONDS} s: "
+                    f"{', '.join(sorted(missing))}",
+                    "kubectl describe customresourcedefinition NAME tells why",
+                ),
+                ExitCode.FAILURE,
+            )
+        time.sleep(0.3)
+
+
+def _record(path: Path, generation: str) -> None:
+    value = f"{sha256_of(path)[:_HASH_LENGTH]}.{generation}"
+    _kubectl(
+        "annotate", "--overwrite", f"--field-manager={FIELD_MANAGER}-record", *_names([path]),
+        f"{RECORD}={value}", timeout=_APPLY_TIMEOUT_SECONDS,
+    )  # fmt: skip
+
+
+def apply(files: list[Path]) -> int:
+    """Apply the CRDs that are not as wanted, wait until all are served, return how many.
+
+    Conflicts are forced: where Helm or a person installed one before, it is ours from now
+    on. The API server itself refuses to drop a version that objects are stored in.
+    Applying a large CRD again costs the API server seconds even when nothing changes;
+    hence the record of what was applied.
+
+    Raises:
+        UserError: The cluster does not answer, refuses one, or is too slow.
+    """
+    late = outdated(files, _applied())
+    if not late:
+        return 0
+    _kubectl(
+        "apply", "--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}",
+        *[word for path in late for word in ("--filename", path)], timeout=_APPLY_TIMEOUT_SECONDS,
+    )  # fmt: skip
+    _await_established({path.stem for path in late})
+    generations = {name: rest.partition(" ")[0] for name, rest in _applied().items()}
+    for path in late:
+        _record(path, generations[path.stem])
+    return len(late)
+
+
+def delete(files: list[Path]) -> None:
+    """Delete CRDs and every object of their kinds, with a deadline.
+
+    Raises:
+        UserError: Objects still hold finalizers that nobody answers any more.
+    """
+    _kubectl(
+        "delete", "--ignore-not-found", f"--timeout={_DELETE_TIMEOUT_SECONDS}s",
+        *_names(files), timeout=_DELETE_TIMEOUT_SECONDS + 10,
+    )  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandem.crds",
+        description="Install and upgrade the CRDs that the platform's releases need.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    applier = commands.add_parser("apply", help="server-side apply, then wait until established")
+    applier.add_argument("--for", dest="reason", default="sync", help="helmfile command (hook)")
+    lister = commands.add_parser("list", help="the files they come from")
+    deleter = commands.add_parser("delete", help="delete them and every object of their kinds")
+    deleter.add_argument("--yes", action="store_true", help="really")
+    for command in (applier, lister, deleter):
+        command.add_argument("--environment", default=DEFAULT_ENVIRONMENT, help="of helmfile.yaml")
+    return parser
+
+
+def _apply(environment: str, reason: str) -> None:
+    if reason not in INSTALLING:
+        if reason in READING and environment == DEFAULT_ENVIRONMENT:
+            sources(environment)  # the charts are needed: say so here, not in helm's words
+        return
+    started = time.monotonic()
+    files = sources(environment)
+    if not files:
+        console.note(f"environment {environment} needs no CRDs")
+        return
+    changed = apply(files)
+    seconds = time.monotonic() - started
+    # On stdout: helmfile shows a hook's stdout.
+    print(f"CRDs: {changed} applied, {len(files) - changed} current ({seconds:.1f} s)")
+
+
+def main() -> int:
+    """Run the command line."""
+    if os.environ.get(_NESTED):
+        return ExitCode.OK
+    args = _parser().parse_args()
+    if args.command == "apply":
+        _apply(args.environment, args.reason)
+    elif args.command == "list":
+        for path in sources(args.environment):
+            print(path)
+    elif args.yes:
+        delete(sources(args.environment))
+    else:
+        raise UserError(
+            Problem("deleting CRDs deletes every object of their kinds", "add --yes to do it"),
+            ExitCode.USAGE,
+        )
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    run_main(main)
