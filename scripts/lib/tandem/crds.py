@@ -17,6 +17,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ INSTALLING = ("sync", "apply")
 READING = ("template", "lint", "diff", "build", "write-values", "fetch", "unittest")
 #: Annotation with the checksum and the generation of what was applied last.
 RECORD = "tandem.dev/applied"
-_RECORD_PATH = RECORD.replace(".", "\\.")
 _HASH_LENGTH = 16
 _APPLY_TIMEOUT_SECONDS = 120
 _ESTABLISHED_TIMEOUT_SECONDS = 60
@@ -113,54 +113,60 @@ def _names(files: Iterable[Path]) -> list[str]:
     return [f"customresourcedefinition/{path.stem}" for path in files]
 
 
-def _applied() -> dict[str, str]:
-    """Return `<generation> <record>` of each CRD of the cluster, by name."""
-    fields = (".metadata.name", ".metadata.generation", f".metadata.annotations.{_RECORD_PATH}")
-    columns = "{' '}".join(f"{{{field}}}" for field in fields)
-    said = _kubectl(
-        "get", "customresourcedefinitions", "-o",
-        f"jsonpath={{range .items[*]}}{columns}{{'\\n'}}{{end}}",
-        timeout=_APPLY_TIMEOUT_SECONDS,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What the cluster has of one CRD."""
+
+    generation: int
+    record: str
+    established: bool
+
+
+def installed() -> dict[str, Installed]:
+    """Return the CRDs of the cluster by name."""
+    said = _kubectl("get", "customresourcedefinitions", "-o", "json", timeout=60)
     found = {}
-    for line in said.splitlines():
-        name, _, rest = line.partition(" ")
-        found[name] = rest.strip()
+    for crd in json.loads(said)["items"]:
+        meta = crd["metadata"]
+        # One just made has conditions null: not known yet.
+        conditions = (crd.get("status") or {}).get("conditions") or []
+        found[meta["name"]] = Installed(
+            generation=int(meta["generation"]),
+            record=(meta.get("annotations") or {}).get(RECORD, ""),
+            established=any(
+                c["type"] == "Established" and c["status"] == "True" for c in conditions
+            ),
+        )
     return found
 
 
-def outdated(files: Iterable[Path], applied: Mapping[str, str]) -> list[Path]:
+def record_of(path: Path, generation: int) -> str:
+    """Return what is noted on a CRD after it was applied from a file."""
+    return f"{sha256_of(path)[:_HASH_LENGTH]}.{generation}"
+
+
+def outdated(files: Iterable[Path], found: Mapping[str, Installed]) -> list[Path]:
     """Return the files that differ from what the cluster has.
 
     A CRD is current when its record names this file's checksum and the generation that it
-    had then: a change by anybody else raises the generation.
-
-    Args:
-        files: The CRDs wanted.
-        applied: `<generation> <checksum>.<generation when applied>` by name.
+    has now: a change by anybody else raises the generation.
     """
     late = []
     for path in files:
-        generation, _, record = applied.get(path.stem, "").partition(" ")
-        if not generation or record != f"{sha256_of(path)[:_HASH_LENGTH]}.{generation}":
+        crd = found.get(path.stem)
+        if crd is None or not crd.established or crd.record != record_of(path, crd.generation):
             late.append(path)
     return late
 
 
-def _established(names: Iterable[str]) -> set[str]:
-    template = (
-        "jsonpath={range .items[*]}{.metadata.name} "
-        "{.status.conditions[?(@.type=='Established')].status}{'\\n'}{end}"
-    )
-    said = _kubectl("get", "customresourcedefinitions", "-o", template, timeout=30)
-    served = {line.removesuffix(" True") for line in said.splitlines() if line.endswith(" True")}
-    return served & set(names)
-
-
-def _await_established(names: set[str]) -> None:
+def _await_established(names: set[str]) -> dict[str, Installed]:
     """Wait until the API server serves the CRDs; `kubectl wait` fails on one just made."""
     deadline = time.monotonic() + _ESTABLISHED_TIMEOUT_SECONDS
-    while missing := names - _established(names):
+    while True:
+        found = installed()
+        missing = {n for n in names if n not in found or not found[n].established}
+        if not missing:
+            return found
         if time.monotonic() > deadline:
             raise UserError(
                 Problem(
@@ -173,11 +179,10 @@ def _await_established(names: set[str]) -> None:
         time.sleep(0.3)
 
 
-def _record(path: Path, generation: str) -> None:
-    value = f"{sha256_of(path)[:_HASH_LENGTH]}.{generation}"
+def _note(path: Path, generation: int) -> None:
     _kubectl(
         "annotate", "--overwrite", f"--field-manager={FIELD_MANAGER}-record", *_names([path]),
-        f"{RECORD}={value}", timeout=_APPLY_TIMEOUT_SECONDS,
+        f"{RECORD}={record_of(path, generation)}", timeout=60,
     )  # fmt: skip
 
 
@@ -192,17 +197,16 @@ def apply(files: list[Path]) -> int:
     Raises:
         UserError: The cluster does not answer, refuses one, or is too slow.
     """
-    late = outdated(files, _applied())
+    late = outdated(files, installed())
     if not late:
         return 0
     _kubectl(
         "apply", "--server-side", "--force-conflicts", f"--field-manager={FIELD_MANAGER}",
         *[word for path in late for word in ("--filename", path)], timeout=_APPLY_TIMEOUT_SECONDS,
     )  # fmt: skip
-    _await_established({path.stem for path in late})
-    generations = {name: rest.partition(" ")[0] for name, rest in _applied().items()}
+    found = _await_established({path.stem for path in late})
     for path in late:
-        _record(path, generations[path.stem])
+        _note(path, found[path.stem].generation)
     return len(late)
 
 
