@@ -114,9 +114,11 @@ def _is_root() -> bool:
 
 def _complete(settings: Settings) -> bool:
     """Return whether nothing at all is left to do."""
-    if not Layout(settings.state).etcd.is_dir() or not KUBECONFIG.is_file():
+    if beyond_repair(settings) or not KUBECONFIG.is_file():
         return False
     if settings != current():
+        return False
+    if record.load() is None or record.load_copy(settings) is None:
         return False
     if not network.sound(settings) or not cgroups.sound():
         return False
@@ -146,7 +148,8 @@ def beyond_repair(settings: Settings) -> str:
         return "the keys that sign certificates and tokens are gone"
     if not (layout.etcd / "member").is_dir():
         return "the database is gone"
-    if not layout.kubelet.is_dir():
+    # Volumes that are mounted keep the folder from going as a whole.
+    if not (layout.kubelet / "cpu_manager_state").is_file():
         return "the kubelet's folder is gone"
     if not layout.containerd.is_dir():
         return "containerd's folder is gone"
@@ -154,10 +157,8 @@ def beyond_repair(settings: Settings) -> str:
 
 
 def _down(settings: Settings, *, purge: bool, before: Record | None = None) -> None:
-    known = before or record.load() or record.load_copy(settings)
-    # Both copies lost: marked processes and our bridge still prove what is ours.
-    fallback = Record(checkout=str(settings.checkout), state=str(settings.state))
-    teardown.run_down(settings, known or fallback, purge=purge)
+    known = before or record.find(settings) or record.unknown(settings)
+    teardown.run_down(settings, known, purge=purge)
     if settings.state == CLUSTER / "host":
         KUBECONFIG.unlink(missing_ok=True)
 
@@ -197,8 +198,11 @@ def _start(settings: Settings) -> None:
 
 def _prepare(settings: Settings) -> None:
     layout = Layout(settings.state)
-    if record.load() is None:
-        record.save(record.load_copy(settings) or record.take(settings, firewall.saved()))
+    known = record.find(settings)
+    if known is None and teardown.has_traces(settings):
+        known = record.unknown(settings)
+    # Taken before the first thing is changed, and never again while the cluster is there.
+    record.save(known or record.take(settings, firewall.saved()))
     for folder in (layout.kubelet, layout.etcd, layout.logs, layout.pod_logs, layout.containerd):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     pki.ensure(settings)

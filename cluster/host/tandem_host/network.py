@@ -7,6 +7,7 @@ import subprocess
 from contextlib import suppress
 from typing import Any
 
+from tandem.errors import UserError
 from tandem.process import run
 from tandem_host import firewall
 from tandem_host.record import Record, read_sysctl, write_sysctl
@@ -62,7 +63,9 @@ def down(record: Record) -> None:
     if found is not None and found.get("ifalias") == alias(record.state):
         for link in links():
             if link.get("master") == BRIDGE:
-                _ip("link", "delete", link["ifname"])
+                # It also goes by itself, with the pod's namespace, at any moment now.
+                with suppress(UserError):
+                    _ip("link", "delete", link["ifname"])
         _ip("link", "delete", BRIDGE)
     _forget_connections()
     firewall.clean(record.firewall)

@@ -85,6 +85,19 @@ def take(settings: Settings, firewall: dict[str, str]) -> Record:
     )
 
 
+def unknown(settings: Settings) -> Record:
+    """Return the record for a cluster whose own was lost.
+
+    Marked processes and our bridge still prove what is ours: every chain of Kubernetes'
+    goes, and folders go when nothing is left in them. Kernel settings stay as they are.
+    """
+    return Record(
+        checkout=str(settings.checkout),
+        state=str(settings.state),
+        absent_paths=list(FOREIGN_PATHS),
+    )
+
+
 def read_sysctl(name: str) -> str | None:
     """Return a kernel setting, None when this kernel has none of that name."""
     try:
@@ -114,6 +127,12 @@ def load() -> Record | None:
         return Record.parse(RECORD.read_text(encoding="utf-8"))
     except OSError:
         return None
+
+
+def find(settings: Settings) -> Record | None:
+    """Return the record of a cluster, or its copy, None when both are lost."""
+    found = load()
+    return found if found and found.state == str(settings.state) else load_copy(settings)
 
 
 def load_copy(settings: Settings) -> Record | None:

@@ -241,7 +241,7 @@ class Supervisor:
             for c in self._charges.values()
         }
         text = json.dumps({"pid": os.getpid(), "components": facts}, indent=1)
-        if text == self._saved:
+        if text == self._saved and self._layout.status.exists():
             return
         # Without a state folder there is nothing to tell: supervision goes on all the same.
         with suppress(OSError):
