@@ -47,9 +47,9 @@ def _key() -> str:
 def _environment(layout: Layout) -> str:
     """Return the values that tell helmfile's default environment what the bundle has."""
     kai = kai_of(layout)
-    values: dict[str, Any] = {"kai": {"enabled": kai.complete}}
+    values: dict[str, Any] = {"kaiScheduler": {"enabled": kai.complete}}
     if kai.complete:
-        values["kai"]["chart"] = kai.chart
+        values["charts"] = {"kaiScheduler": {"chart": kai.chart}}
     header = f"# Written by `python -m tandem.bundle fill`. KAI: {kai.why}.\n"
     return header + dump(values)
 
