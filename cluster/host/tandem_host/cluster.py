@@ -92,6 +92,7 @@ def down(*, purge: bool = False, force: bool = False) -> bool:
     if force:
         _down_others(settings)
     ownership.refuse_if_taken(settings)
+    _remove_abandoned(settings)
     if not settings.state.exists() and not teardown.has_traces(settings):
         return False
     with ownership.exclusive(settings):
@@ -127,18 +128,24 @@ def _complete(settings: Settings) -> bool:
 
 def _make_room(settings: Settings, claim: Claim) -> bool:
     """Remove what cannot be repaired; return whether the cluster starts from nothing."""
-    if claim is Claim.ABANDONED:
-        left = record.load()
-        if left is not None:
-            console.note(f"removing what the cluster of {left.checkout} left behind")
-            _down(replace(settings, state=Path(left.state)), purge=False, before=left)
+    if claim in {Claim.ABANDONED, Claim.FREE}:
+        _remove_abandoned(settings)
         return True
     broken = beyond_repair(settings)
     if claim is Claim.OURS and broken:
         console.note(f"starting anew: {broken}")
         _down(settings, purge=False)
         return True
-    return claim is Claim.FREE
+    return False
+
+
+def _remove_abandoned(settings: Settings) -> None:
+    """Remove what a dead cluster of another checkout left on the machine."""
+    left = record.load()
+    state = left.state if left else network.bridge_state()
+    if state is not None and state != str(settings.state):
+        console.note(f"removing what the cluster in {state} left behind")
+        _down(replace(settings, state=Path(state)), purge=False, before=left)
 
 
 def beyond_repair(settings: Settings) -> str:

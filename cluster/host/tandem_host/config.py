@@ -27,6 +27,8 @@ from tandem_host.settings import (
 PAUSE_IMAGE = "localhost/tandem/pause:dev"
 #: Name of the CNI network; part of the names of libcni's cache files.
 CNI_NETWORK = "tandem"
+#: Where libcni remembers what it gave each pod; it cannot be told another place.
+CNI_RESULTS = Path("/var/lib/cni/results")
 #: containerd's state (sockets, mounts of running containers) must not be below the
 #: checkout: a socket's path may have 107 characters at most.
 CONTAINERD_STATE = RUN_FOLDER / "containerd"

@@ -10,6 +10,7 @@ from typing import Any
 from tandem.errors import UserError
 from tandem.process import run
 from tandem_host import firewall
+from tandem_host.config import CNI_NETWORK, CNI_RESULTS
 from tandem_host.record import Record, read_sysctl, write_sysctl
 from tandem_host.settings import BRIDGE, CLUSTER_RANGE, NODE_IP, POD_CIDR, Settings
 
@@ -17,9 +18,19 @@ _TIMEOUT = 15.0
 _NEEDED_SYSCTLS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
 
 
+_ALIAS = "tandem "
+
+
 def alias(state: str) -> str:
     """Return the text by which a bridge of ours is known; `ip link` shows it."""
-    return f"tandem {state}"[:255]
+    return f"{_ALIAS}{state}"[:255]
+
+
+def bridge_state() -> str | None:
+    """Return the state folder of the cluster that made the bridge, None when none of ours did."""
+    found = bridge()
+    text: str = found.get("ifalias", "") if found else ""
+    return text.removeprefix(_ALIAS) if text.startswith(_ALIAS) else None
 
 
 def links() -> list[dict[str, Any]]:
@@ -44,6 +55,24 @@ def up(settings: Settings) -> None:
         if read_sysctl(name) != value:
             write_sysctl(name, value)
     firewall.let_pods_out()
+    _hang_on(links())
+
+
+def host_ends(cached: dict[str, Any]) -> list[str]:
+    """Return the node's ends of a pod's links, from a result that libcni cached."""
+    found = cached.get("result", {}).get("interfaces", [])
+    return [i["name"] for i in found if not i.get("sandbox") and i["name"] != BRIDGE]
+
+
+def _hang_on(present: list[dict[str, Any]]) -> None:
+    """Hang running pods on the bridge again: one that was deleted let go of them."""
+    loose = {link["ifname"] for link in present if "master" not in link}
+    for path in CNI_RESULTS.glob(f"{CNI_NETWORK}-*"):
+        with suppress(OSError, ValueError):  # A pod may end while we look.
+            for name in host_ends(json.loads(path.read_text(encoding="utf-8"))):
+                if name in loose:
+                    _ip("link", "set", name, "master", BRIDGE)
+                    _ip("link", "set", name, "type", "bridge_slave", "hairpin", "on")
 
 
 def sound(settings: Settings) -> bool:

@@ -26,6 +26,8 @@ _GIB = 1024**3
 COLD_DISK = 15 * _GIB
 WARM_DISK = 3 * _GIB
 MEMORY = 4 * _GIB
+#: A socket's path has 107 characters at most; the kubelet's longest is below this folder.
+LONGEST_STATE_PATH = 107 - len("/kubelet/pod-resources/4294967295")
 #: Images without which no pod starts and no name resolves.
 BASIC_IMAGES = ("pause", "coredns")
 
@@ -137,6 +139,12 @@ def _places(facts: Facts) -> Iterator[Problem]:
             f"the checkout's path holds spaces, commas or quotes: {facts.state_path}",
             "move the checkout to a plain path",
         )
+    if len(facts.state_path) > LONGEST_STATE_PATH:
+        yield Problem(
+            f"the path {facts.state_path} has {len(facts.state_path)} characters; sockets below"
+            f" it would have too long names with more than {LONGEST_STATE_PATH}",
+            "move the checkout to a shorter path",
+        )
 
 
 def _room(facts: Facts) -> Iterator[Problem]:
@@ -194,7 +202,7 @@ def gather(settings: Settings) -> Facts:
         missing_controllers=tuple(sorted(cgroups.NEEDED - cgroups.controllers(mounts))),
         missing_features=kernel_lacks() if have_network else (),
         holders=tuple(foreign_holders(settings)),
-        foreign_bridge=have_network and _foreign_bridge(settings),
+        foreign_bridge=have_network and _foreign_bridge(),
         foreign_route=_foreign_route() if have_network else "",
         free_disk=shutil.disk_usage(folder).free,
         disk_folder=str(folder),
@@ -260,9 +268,9 @@ def _available_memory() -> int:
     return 0
 
 
-def _foreign_bridge(settings: Settings) -> bool:
-    found = network.bridge()
-    return found is not None and found.get("ifalias") != network.alias(str(settings.state))
+def _foreign_bridge() -> bool:
+    # One that a dead cluster of another checkout left is taken over.
+    return network.bridge() is not None and network.bridge_state() is None
 
 
 def _foreign_route() -> str:

@@ -31,7 +31,7 @@ SYSCTLS = (
 )
 
 #: Paths outside of our folders that the components make by themselves, inner ones first.
-#: Those that were there before stay; only what is below `OWN_ENTRIES` is ever ours in them.
+#: Those that were there before stay, and so do files of others in them.
 FOREIGN_PATHS = (
     "/var/lib/kubelet/device-plugins",
     "/var/lib/kubelet",
@@ -44,10 +44,6 @@ FOREIGN_PATHS = (
     "/opt/containerd/bin",
     "/opt/containerd/lib",
     "/opt/containerd",
-    "/usr/libexec/kubernetes",
-    "/etc/cni/net.d",
-    "/etc/cni",
-    "/run/netns",
 )
 
 _PROC_SYS = Path("/proc/sys")
@@ -88,8 +84,8 @@ def take(settings: Settings, firewall: dict[str, str]) -> Record:
 def unknown(settings: Settings) -> Record:
     """Return the record for a cluster whose own was lost.
 
-    Marked processes and our bridge still prove what is ours: every chain of Kubernetes'
-    goes, and folders go when nothing is left in them. Kernel settings stay as they are.
+    Marked processes and our bridge still prove what is ours: every chain of Kubernetes
+    goes, and its folders go when nothing is left in them. Kernel settings stay as they are.
     """
     return Record(
         checkout=str(settings.checkout),

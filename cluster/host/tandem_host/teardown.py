@@ -29,7 +29,6 @@ _CTR_SECONDS = 20.0
 _SHIM_SOCKETS = Path("/run/containerd/s")
 _CONTAINER_LOGS = Path("/var/log/containers")
 _DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
-_CNI_RESULTS = Path("/var/lib/cni/results")
 
 
 def run_down(settings: Settings, before: Record, *, purge: bool) -> None:
@@ -153,7 +152,7 @@ def remove_foreign(layout: Layout, before: Record, containers: set[str]) -> None
     for link in _CONTAINER_LOGS.glob("*.log"):
         if link.is_symlink() and str(link.readlink()).startswith(f"{layout.pod_logs}/"):
             link.unlink()
-    for path in _CNI_RESULTS.glob("*"):
+    for path in config.CNI_RESULTS.glob("*"):
         ours = path.name.startswith(f"{config.CNI_NETWORK}-")
         if ours or any(container in path.name for container in containers):
             path.unlink()
