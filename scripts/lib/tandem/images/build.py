@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -16,7 +15,7 @@ from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.images import bundle, rootfs, specs
 from tandem.images.bundle import Record
-from tandem.images.engine import Engine, store
+from tandem.images.engine import Engine, lock
 from tandem.images.specs import Image
 from tandem.paths import BUILD, ROOT
 from tandem.versions import pinned
@@ -96,20 +95,6 @@ def status(engine: Engine, names: Sequence[str]) -> list[Status]:
         found.append(Status(image, hashes[image.name], state))
     wanted = {image.name for image in specs.select(names, with_bases=False)}
     return [each for each in found if each.image.name in wanted]
-
-
-@contextmanager
-def lock() -> Iterator[None]:
-    """Let one builder work at a time: two would build the same layers twice."""
-    folder = store()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            console.note("images: waiting for another build to end")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

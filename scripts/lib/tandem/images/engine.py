@@ -7,6 +7,7 @@ removed. Docker and podman use the user's store, as one expects of them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.process import run, tail, tool_env
 
@@ -31,6 +33,23 @@ def store() -> Path:
     """Return the folder of buildah's images: one a user, shared by checkouts."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "tandem" / "buildah"
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """Keep builds, and loads that read the store, apart: one at a time on this machine.
+
+    Two builds would make the same layers twice, and a build removes what it replaces.
+    """
+    folder = store()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.note("images: waiting for another build or load to end")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 @dataclass(frozen=True, slots=True)

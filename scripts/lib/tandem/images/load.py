@@ -16,7 +16,7 @@ from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.images import bundle
 from tandem.images.bundle import Record
-from tandem.images.engine import Engine
+from tandem.images.engine import Engine, lock
 from tandem.process import run, tail, tool_env
 
 #: Kubernetes' images in containerd.
@@ -79,7 +79,7 @@ def _import(socket: Path, record: Record, folder: Path) -> None:
     if record.sha256:
         run([*words, record.file(folder)], timeout=IMPORT_SECONDS, fix=bundle.REBUILD)
         return
-    with Engine(record.engine).stream(record.image) as source:
+    with lock(), Engine(record.engine).stream(record.image) as source:
         done = _pipe([*words, "-"], source)
     if done is not None:
         raise UserError(
