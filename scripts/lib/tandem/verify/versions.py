@@ -75,6 +75,37 @@ RULES = (
 )
 
 
+def _chart(name: str, before: str) -> Rule:
+    """Return the rule for a chart's version, which stands behind a text of its own."""
+    return Rule(
+        "charts/environments/upstream.yaml",
+        rf"{before}(?P<version>v?\d+\.\d+\.\d+)",
+        name,
+        which="online",
+    )
+
+
+RULES += (
+    _chart("kai-scheduler", "kai-scheduler/kai-scheduler\n    version: "),
+    _chart("gpu-operator", "/charts/gpu-operator-"),
+    _chart("nvidia-device-plugin", "/nvidia-device-plugin-"),
+    _chart("fake-gpu-operator", 'fake-gpu-operator/fake-gpu-operator\n    version: "'),
+    _chart("kuberay-operator", r"kuberay-operator-(?=\d)"),
+    _chart("jobset", 'charts/jobset\n    version: "'),
+    Rule("charts/values/jobset.local.yaml", r"tag: (?P<version>\S+)", "jobset"),
+    Rule("charts/values/kuberay-operator.local.yaml", r"tag: (?P<version>\S+)", "kuberay"),
+    Rule(
+        "charts/values/kuberay-operator.cluster.yaml", r"tag: v(?P<version>\S+)",
+        "kuberay-operator", which="online",
+    ),
+    Rule("kustomize/components/smoke/*.yaml", r'rayVersion: "(?P<version>[^"]+)"', "ray"),
+    Rule(
+        "kustomize/components/images/nemo-rl/*.yaml", r"newTag: (?P<version>\S+)",
+        "nemo-rl", which="online",
+    ),
+)  # fmt: skip
+
+
 def disagreements(
     rules: Iterable[Rule], root: Path, pinned: Callable[[PinnedSet], dict[str, str]]
 ) -> list[Problem]:

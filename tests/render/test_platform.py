@@ -1,0 +1,102 @@
+"""The platform as it renders, in every environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tandem.crds import releases_of
+from tandem.golden import FOLDER as GOLDEN
+from tandem.golden import current, differences, kept
+from tandem.paths import ROOT
+from tandem.render import ENVIRONMENTS, RENDERED, Platform, render_all
+from tandem.schemas.generate import generate
+from tandem.validate import check, problems_of
+
+ONLY_UPSTREAM = {
+    "default": set(),
+    "kind": {"kai-scheduler", "fake-gpu-operator"},
+    "nvkind": {"kai-scheduler", "nvidia-device-plugin"},
+    "prod": {"kai-scheduler", "gpu-operator"},
+}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Platform]]:
+    folder = tmp_path_factory.mktemp("rendered")
+    assert folder != RENDERED
+    return folder, {platform.environment: platform for platform in render_all(folder)}
+
+
+Rendered = tuple[Path, dict[str, Platform]]
+
+
+def of_kind(platform: Platform, kind: str) -> list[dict[str, Any]]:
+    return [o for objects in platform.releases.values() for o in objects if o["kind"] == kind]
+
+
+def test_everything_that_renders_is_valid(rendered: Rendered) -> None:
+    generate()
+    results = check([rendered[0]])
+    assert len(results) > 100
+    assert [str(problem) for problem in problems_of(results)] == []
+
+
+def test_helmfile_has_the_four_environments() -> None:
+    environments, _ = yaml.safe_load_all((ROOT / "helmfile.yaml").read_text())
+    assert tuple(environments["environments"]) == ENVIRONMENTS
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_what_is_not_rendered_is_what_only_upstream_has(
+    environment: str, rendered: Rendered
+) -> None:
+    platform = rendered[1][environment]
+    assert set(platform.not_rendered) == ONLY_UPSTREAM[environment]
+    assert set(platform.releases) == {"jobset", "kuberay-operator", "rl-platform"}
+    assert all(platform.releases.values())
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_no_release_holds_a_crd(environment: str, rendered: Rendered) -> None:
+    # A release that holds one can drop it, and every object of its kind with it.
+    assert of_kind(rendered[1][environment], "Deployment")
+    assert of_kind(rendered[1][environment], "CustomResourceDefinition") == []
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_helm_owns_no_key_of_the_webhook_secret(environment: str, rendered: Rendered) -> None:
+    [secret] = of_kind(rendered[1][environment], "Secret")
+    assert secret["metadata"]["name"] == "jobset-webhook-server-cert"
+    assert "data" not in secret
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_queues_are_there_where_kai_is(environment: str, rendered: Rendered) -> None:
+    queues = {q["metadata"]["name"] for q in of_kind(rendered[1][environment], "Queue")}
+    kai = any(r["name"] == "kai-scheduler" for r in releases_of(environment))
+    assert queues == ({"tandem", "high-prio", "low-prio"} if kai else set())
+
+
+def test_the_local_platform_leaves_room_on_two_cores(rendered: Rendered) -> None:
+    millicores = 0
+    for deployment in of_kind(rendered[1]["default"], "Deployment"):
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            assert container["image"].startswith("localhost/tandem/")
+            assert container["imagePullPolicy"] == "IfNotPresent"
+            millicores += int(container["resources"]["requests"]["cpu"].removesuffix("m"))
+    assert 0 < millicores <= 100
+
+
+def test_the_namespace_of_runs_outlives_the_release(rendered: Rendered) -> None:
+    [namespace] = of_kind(rendered[1]["default"], "Namespace")
+    assert namespace["metadata"]["name"] == "tandem"
+    assert namespace["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_goldens_are_what_renders(rendered: Rendered) -> None:
+    assert rendered
+    assert [str(problem) for problem in differences(current(), kept(GOLDEN))] == []
