@@ -82,6 +82,31 @@ def test_stopping_ends_the_children_too_and_may_be_done_twice(tmp_path: Path) ->
     pytest.fail("the child outlived the server")
 
 
+DEAD_ENGINE = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(503)
+        self.end_headers()
+
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_server_that_says_its_engine_is_dead_is_ended_and_that_is_the_error(
+    tmp_path: Path,
+) -> None:
+    server = _server(tmp_path)
+    server.start([sys.executable, "-c", DEAD_ENGINE, str(server.settings.port)])
+    started = time.monotonic()
+    with pytest.raises(TrainerError, match=r"engine is dead \(/health says 503\)"):
+        server.wait_ready()
+    assert time.monotonic() - started < 15
+    server.stop()
+
+
 def test_a_server_that_was_not_started_is_not_alive(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="not started"):
         _server(tmp_path).check_alive()

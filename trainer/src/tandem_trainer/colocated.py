@@ -143,6 +143,8 @@ def run(args: argparse.Namespace) -> Verdict:
         ray.init(num_cpus=1, num_gpus=1, include_dashboard=False, logging_level="warning")
     else:
         ray.init(logging_level="warning")
+    # Not before: ray.init puts a handler of its own there, with another exit code.
+    signal.signal(signal.SIGTERM, _terminated)
     wait_for_gpu(ray, args.worker_timeout)
     settings = WorkerSettings(
         model=args.model, seed=args.seed, rate=args.rate, port=args.port,
@@ -182,7 +184,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.steps < 2:  # noqa: PLR2004
         parser().error("--steps: the verdict compares first and last steps, so at least 2")
-    signal.signal(signal.SIGTERM, _terminated)
     try:
         verdict = run(args)
     except PreconditionError as error:

@@ -32,6 +32,18 @@ class JsonApi:
         """Return the answer to a POST."""
         return self._call("POST", path, body)
 
+    def status(self, path: str) -> int | None:
+        """Return the HTTP status of a GET, or None when there is no answer."""
+        request = urllib.request.Request(self.base_url + path)  # noqa: S310 - as below
+        try:
+            with self._opener.open(request, timeout=self.timeout) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except (OSError, HTTPException):
+            return None
+
     def _call(self, method: str, path: str, body: object | None) -> Any:
         """Make one request.
 

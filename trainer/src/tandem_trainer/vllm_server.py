@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from tandem_trainer.http_api import JsonApi
 
 #: Seconds that the server and its engine get to end by themselves.
 STOP_SECONDS = 10.0
+#: How often the server is asked whether its engine lives.
+WATCH_SECONDS = 1.0
+SERVER_ERROR = 500
+SETTLE_SECONDS = 3.0
 #: Lines of the log that an error repeats: those that name an error, and the last ones.
 ERRORS_SHOWN = 6
 LAST_SHOWN = 12
@@ -96,6 +101,9 @@ class VllmServer:
         self.settings = settings
         self.url = f"http://{settings.host}:{settings.port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._failure = ""
 
     def start(self, argv: Sequence[str] | None = None) -> None:
         """Start the process in a session of its own, with its output in the log.
@@ -118,6 +126,20 @@ class VllmServer:
                 stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, **environment(self.settings.log.parent)},
             )  # fmt: skip
+        self._watcher = threading.Thread(target=self._watch, args=(self._process,), daemon=True)
+        self._watcher.start()
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """End a server whose engine is dead: it would keep callers waiting for ever.
+
+        Only its own word counts (a 5xx of /health); no answer at all may be a busy machine.
+        """
+        api = JsonApi(self.url, timeout=WATCH_SECONDS)
+        while not self._stopping.wait(WATCH_SECONDS) and process.poll() is None:
+            status = api.status("/health")
+            if status is not None and status >= SERVER_ERROR:
+                self._failure = f"its engine is dead (/health says {status})"
+                self._end(process)
 
     def check_alive(self) -> None:
         """Raise when the process has ended.
@@ -127,9 +149,18 @@ class VllmServer:
         """
         if self._process is None:
             raise TrainerError("vLLM was not started")
+        if self._failure:
+            raise TrainerError(f"vLLM was ended, {self._failure}:\n{summary(self.log())}")
         code = self._process.poll()
         if code is not None:
             raise TrainerError(f"vLLM ended with code {code}:\n{summary(self.log())}")
+
+    def settle(self) -> None:
+        """Give a server that has just broken a connection the time to end, if it is ending."""
+        if self._process is not None:
+            deadline = time.monotonic() + SETTLE_SECONDS
+            while self._process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.1)
 
     def log(self) -> str:
         """Return everything that the server has said; "" before it was started."""
@@ -172,9 +203,13 @@ class VllmServer:
 
     def stop(self) -> None:
         """End the server and its engine; no effect when they have ended."""
-        process = self._process
-        if process is None:
-            return
+        self._stopping.set()
+        if self._watcher is not None:
+            self._watcher.join(timeout=STOP_SECONDS)
+        if self._process is not None:
+            self._end(self._process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 # The group, not the process: the engine runs in children of the server.

@@ -107,6 +107,8 @@ class ColocatedWorker:
         try:
             return self._step.run(number)
         except TrainerError:
+            # A connection that broke is the symptom; the server's end is the cause.
+            self._server.settle()
             self._server.check_alive()
             raise
 
