@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.crds import Installed, outdated, record_of
+
+
+@pytest.fixture
+def crd(tmp_path: Path) -> Path:
+    path = tmp_path / "things.example.test.yaml"
+    path.write_text("kind: CustomResourceDefinition\n")
+    return path
+
+
+def test_a_crd_that_the_cluster_does_not_have_is_applied(crd: Path) -> None:
+    assert outdated([crd], {}) == [crd]
+
+
+def test_one_with_our_record_of_this_file_and_generation_is_current(crd: Path) -> None:
+    assert outdated([crd], {crd.stem: Installed(3, record_of(crd, 3), established=True)}) == []
+
+
+def test_one_changed_since_by_somebody_else_is_applied_again(crd: Path) -> None:
+    found = Installed(4, record_of(crd, 3), established=True)
+    assert outdated([crd], {crd.stem: found}) == [crd]
+
+
+def test_one_that_is_not_served_yet_is_applied_again(crd: Path) -> None:
+    found = Installed(3, record_of(crd, 3), established=False)
+    assert outdated([crd], {crd.stem: found}) == [crd]
+
+
+def test_a_changed_file_is_applied_again(crd: Path) -> None:
+    found = Installed(1, record_of(crd, 1), established=True)
+    crd.write_text("kind: CustomResourceDefinition # newer\n")
+    assert outdated([crd], {crd.stem: found}) == [crd]
+
+
+def test_one_installed_by_helm_has_no_record_and_becomes_ours(crd: Path) -> None:
+    assert outdated([crd], {crd.stem: Installed(1, "", established=True)}) == [crd]
