@@ -124,9 +124,9 @@ def _environ(entry: Path) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def of_cluster(state: Path) -> list[Process]:
+def of_cluster(state: Path, mark: str = MARK) -> list[Process]:
     """Return every marked process of one cluster, oldest first."""
-    return [process for process in marked() if process.environ[MARK] == str(state)]
+    return [process for process in marked(mark) if process.environ[mark] == str(state)]
 
 
 def main_process(processes: Iterable[Process], component: str) -> Process | None:

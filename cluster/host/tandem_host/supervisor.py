@@ -78,9 +78,19 @@ class Charge:
 class Supervisor:
     """Keeps a list of components running until it is told to stop."""
 
-    def __init__(self, settings: Settings, components: Iterable[Component]) -> None:
-        """Take the settings and the components in the order to start them."""
+    def __init__(
+        self, settings: Settings, components: Iterable[Component], *, mark: str = processes.MARK
+    ) -> None:
+        """Take the settings and the components in the order to start them.
+
+        Args:
+            settings: The cluster.
+            components: What to supervise.
+            mark: Variable that marks the processes; another one keeps a test's stand-ins
+                from being taken for a cluster.
+        """
         self._settings = settings
+        self._mark = mark
         self._layout = Layout(settings.state)
         self._charges = {c.name: Charge(c) for c in components}
         self._told: signal.Signals | None = None
@@ -99,7 +109,8 @@ class Supervisor:
             self._rotate()
             self._wait()
         if self._told != signal.SIGHUP:
-            stop_components(self._settings, [c.component for c in self._charges.values()])
+            parts = [c.component for c in self._charges.values()]
+            stop_components(self._settings, parts, mark=self._mark)
 
     def _listen(self) -> None:
         for end in (self._wake, self._woken):
@@ -117,7 +128,7 @@ class Supervisor:
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             known = json.loads(self._layout.status.read_text(encoding="utf-8"))["components"]
-        running = processes.of_cluster(self._settings.state)
+        running = processes.of_cluster(self._settings.state, self._mark)
         outdated = []
         for charge in self._charges.values():
             charge.restarts = known.get(charge.name, {}).get("restarts", 0)
@@ -152,7 +163,7 @@ class Supervisor:
     def _start(self, charge: Charge) -> None:
         component = charge.component
         marks = {
-            processes.MARK: str(self._settings.state),
+            self._mark: str(self._settings.state),
             processes.COMPONENT: component.name,
             processes.DIGEST: component.digest(),
         }
@@ -270,7 +281,9 @@ def rotate(path: Path, limit: int) -> None:
             os.truncate(path, 0)
 
 
-def stop_components(settings: Settings, components: Iterable[Component]) -> None:
+def stop_components(
+    settings: Settings, components: Iterable[Component], *, mark: str = processes.MARK
+) -> None:
     """End components in the reverse order of their start, each before those that it needs.
 
     Components that no living one needs end together; every exit is awaited, because a new
@@ -280,7 +293,7 @@ def stop_components(settings: Settings, components: Iterable[Component]) -> None
     while left:
         needed = {name for component in left.values() for name in component.needs}
         wave = [c for c in left.values() if c.name not in needed]
-        running = processes.of_cluster(settings.state)
+        running = processes.of_cluster(settings.state, mark)
         found = [processes.main_process(running, c.name) for c in wave]
         processes.stop([p.identity for p in found if p], max(c.stop_seconds for c in wave))
         for component in wave:

@@ -1,0 +1,85 @@
+"""Which provider is chosen, and what a user reads who asks for a wrong one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tandem import cluster
+from tandem.errors import ExitCode, UserError
+
+
+@pytest.mark.parametrize(
+    ("asked", "remembered", "kubeconfig", "answers", "provider", "why"),
+    [
+        ("auto", None, "", False, "host", "KUBECONFIG is not set"),
+        ("auto", None, "/k", True, "existing", "/k answers"),
+        ("auto", None, "/k", False, "host", "/k does not answer"),
+        ("auto", "host", "/k", True, "host", "present cluster"),
+        ("auto", "existing", "", False, "existing", "present cluster"),
+        ("auto", "gone", "", False, "host", "not set"),
+        ("host", "existing", "/k", True, "host", "as asked"),
+        ("existing", None, "", False, "existing", "as asked"),
+    ],
+)
+def test_choices(  # noqa: PLR0917 - a row of the table
+    asked: str, remembered: str | None, kubeconfig: str, answers: bool, provider: str, why: str  # noqa: FBT001
+) -> None:  # fmt: skip
+    found, reason = cluster.choose(
+        asked, remembered=remembered, kubeconfig=kubeconfig, answers=answers
+    )
+    assert found == provider
+    assert why in reason
+
+
+def test_an_unknown_provider_names_those_that_exist() -> None:
+    with pytest.raises(UserError) as caught:
+        cluster.choose("minikube", remembered=None, kubeconfig="", answers=False)
+    assert caught.value.code == ExitCode.USAGE
+    assert "minikube" in caught.value.problems[0].what
+    assert caught.value.problems[0].fix == "choose one of: auto, existing, host"
+
+
+def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tandem.cluster", *words],
+        check=False, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(sys.path), **environ},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--provider", "minikube"], "there is no provider 'minikube'"),
+        (["up", "--gpus", "-1"], "not between 0 and 1024"),
+        (["up", "--gpus", "many"], "invalid"),
+        (["sideways"], "invalid choice"),
+        (["up", "--provider", "existing", "--gpus", "2"], "leave out --gpus"),
+    ],
+)
+def test_wrong_usage_ends_with_two(words: list[str], said: str) -> None:
+    done = run(*words)
+    assert done.returncode == ExitCode.USAGE
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "said"),
+    [("", "KUBECONFIG is not set"), ("/nowhere", "KUBECONFIG=/nowhere does not answer")],
+)
+def test_an_existing_cluster_has_to_be_there(kubeconfig: str, said: str) -> None:
+    done = run("up", "--provider", "existing", KUBECONFIG=kubeconfig)
+    assert done.returncode == ExitCode.PRECONDITION
+    assert said in done.stderr
+
+
+def test_help_shows_examples_and_exit_codes() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert "examples:" in done.stdout
+    assert "exit codes:" in done.stdout
