@@ -57,12 +57,14 @@ def arguments_of(image: Image, hashes: Mapping[str, str], engine: Engine) -> dic
     return {"BASE": f"{specs.PREFIX}/{image.base}:{hashes[image.base]}"}
 
 
-def content_of(image: Image, arguments: Mapping[str, str]) -> str:
+def content_of(image: Image, arguments: Mapping[str, str], root: Path) -> str:
     """Return the content hash of an image as the checkout is now."""
-    return specs.content_hash(image, base_hash=arguments.get("BASE", ""), arguments=arguments)
+    return specs.content_hash(
+        image, base_hash=arguments.get("BASE", ""), arguments=arguments, root=root
+    )
 
 
-def hash_all(engine: Engine, images: Sequence[Image]) -> dict[str, str]:
+def hash_all(engine: Engine, images: Sequence[Image], root: Path) -> dict[str, str]:
     """Return the content hash of each image; they come in the order to build.
 
     Raises:
@@ -72,7 +74,7 @@ def hash_all(engine: Engine, images: Sequence[Image]) -> dict[str, str]:
     problems: list[Problem] = []
     for image in images:
         try:
-            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine))
+            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine), root)
         except UserError as error:
             problems += error.problems
     if problems:
@@ -80,13 +82,13 @@ def hash_all(engine: Engine, images: Sequence[Image]) -> dict[str, str]:
     return hashes
 
 
-def status(engine: Engine, names: Sequence[str]) -> list[Status]:
+def status(engine: Engine, names: Sequence[str], root: Path = ROOT) -> list[Status]:
     """Return what is known of each image."""
     found: list[Status] = []
     hashes: dict[str, str] = {}
     for image in specs.select((), with_bases=True):
         try:
-            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine))
+            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine), root)
         except UserError as error:
             found.append(Status(image, "", "missing", error.problems[0]))
             continue
@@ -154,7 +156,9 @@ def check_disk(engine: Engine, images: Sequence[Image]) -> None:
         )
 
 
-def _build_one(engine: Engine, image: Image, content: str, arguments: Mapping[str, str]) -> None:
+def _build_one(
+    engine: Engine, image: Image, content: str, arguments: Mapping[str, str], root: Path
+) -> None:
     log = LOGS / f"{image.name}.log"
     suite = pinned("debian-suite")
     if (
@@ -167,13 +171,13 @@ def _build_one(engine: Engine, image: Image, content: str, arguments: Mapping[st
     with build_secrets() as secrets:
         engine.build(
             references=[f"{image.repository}:{content}", image.reference],
-            dockerfile=ROOT / image.dockerfile,
-            context=ROOT,
+            dockerfile=root / image.dockerfile,
+            context=root,
             arguments=arguments,
             secrets=secrets,
             log=log,
         )
-    if content_of(image, arguments) != content:
+    if content_of(image, arguments, root) != content:
         # Whoever edits while a build runs must not get the old image under the new content's
         # name, nor the reverse.
         engine.untag(f"{image.repository}:{content}")
@@ -186,40 +190,51 @@ def _build_one(engine: Engine, image: Image, content: str, arguments: Mapping[st
         engine.untag(f"{image.repository}:{tag}")
 
 
-def _bundle(engine: Engine, image: Image, content: str, *, as_file: bool) -> Record:
+def _bundle(engine: Engine, image: Image, content: str, *, as_file: bool, folder: Path) -> Record:
     """Bring the bundle's entry of an image to this content."""
     record = Record(image.name, image.reference, content, engine=engine.name)
-    file = record.file(bundle.FOLDER)
-    known = bundle.read(image.name)
+    file = record.file(folder)
+    known = bundle.read(image.name, folder)
     if not as_file:
         file.unlink(missing_ok=True)
-        bundle.write(record)
+        bundle.write(record, folder)
         return record
-    if known is not None and known.hash == content and known.sha256 and file.exists():
+    # The file is looked at, not believed: this is also how a damaged bundle is mended.
+    current = known is not None and known.hash == content and known.sha256
+    if known is not None and current and bundle.problem_of_file(known, folder) is None:
         return known
-    bundle.FOLDER.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".tar.new")
     draft.unlink(missing_ok=True)
     engine.export(image.reference, draft)
     draft.replace(file)
     record = replace(record, engine="", size=file.stat().st_size, sha256=bundle.sha256_of(file))
-    bundle.write(record)
+    bundle.write(record, folder)
     return record
 
 
-def build(engine: Engine, names: Sequence[str] = (), *, all_as_files: bool = False) -> list[Record]:
+def build(
+    engine: Engine,
+    names: Sequence[str] = (),
+    *,
+    all_as_files: bool = False,
+    folder: Path = bundle.FOLDER,
+    root: Path = ROOT,
+) -> list[Record]:
     """Build the images of these names (all without any) and those they stand on.
 
     Args:
         engine: What builds them.
         names: Images to build.
         all_as_files: Write the big ones to the bundle as files too, to carry it elsewhere.
+        folder: The bundle's image folder.
+        root: The checkout whose images are built.
 
     Raises:
         UserError: Unknown names, missing inputs, too little disk, or a build that fails.
     """
     images = specs.select(names, with_bases=True)
-    hashes = hash_all(engine, images)
+    hashes = hash_all(engine, images, root)
     records: list[Record] = []
     with lock(), tidied(engine):
         missing = [i for i in images if hashes[i.name] not in engine.tags(i.repository)]
@@ -229,11 +244,11 @@ def build(engine: Engine, names: Sequence[str] = (), *, all_as_files: bool = Fal
             with console.phase(f"image {image.name}") as phase:
                 phase.detail = f"{content}, as it was"
                 if image in missing:
-                    _build_one(engine, image, content, arguments_of(image, hashes, engine))
+                    _build_one(engine, image, content, arguments_of(image, hashes, engine), root)
                     phase.detail = content
                 if image.for_nodes:
                     as_file = image.as_file or all_as_files
-                    records.append(_bundle(engine, image, content, as_file=as_file))
+                    records.append(_bundle(engine, image, content, as_file=as_file, folder=folder))
         if missing:
             engine.prune()
     return records
