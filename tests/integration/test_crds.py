@@ -8,7 +8,6 @@ out (its webhooks would need a pod that answers); tests/e2e/test_platform.py has
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -23,7 +22,6 @@ from tandem.bundle.layout import Layout
 from tandem.paths import ROOT
 from tandem.process import run, tool_env
 from tandem.yamls import dump, load_all
-from tandem_host.control_plane import ControlPlane
 
 pytestmark = pytest.mark.api_server
 
@@ -54,7 +52,13 @@ def uid(*words: str) -> str:
 
 
 def helmfile(*words: str) -> str:
-    return run(["helmfile", *words], timeout=300, cwd=ROOT)
+    """Run helmfile and return all it says; it tells of hooks on stderr."""
+    done = subprocess.run(
+        ["helmfile", *words], check=False, cwd=ROOT, env=tool_env(), timeout=300,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def say_pods_are_ready(stop: threading.Event) -> None:
@@ -77,24 +81,20 @@ def say_pods_are_ready(stop: threading.Event) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _server(api_server: ControlPlane) -> Iterator[None]:
-    before = os.environ.get("KUBECONFIG")
-    os.environ["KUBECONFIG"] = str(api_server.kubeconfig)
+def kubelet(kubeconfig: Path) -> Iterator[None]:
+    assert kubeconfig.is_file()
     stop = threading.Event()
-    kubelet = threading.Thread(target=say_pods_are_ready, args=[stop])
-    kubelet.start()
+    thread = threading.Thread(target=say_pods_are_ready, args=[stop])
+    thread.start()
     yield
     stop.set()
-    kubelet.join()
-    if before is None:
-        del os.environ["KUBECONFIG"]
-    else:
-        os.environ["KUBECONFIG"] = before
+    thread.join()
 
 
 @pytest.fixture(scope="module")
-def live(_server: None) -> str:
+def live(kubelet: None) -> str:
     """The platform with a live RayCluster on it; the RayCluster's uid."""
+    assert kubelet is None
     helmfile(*RELEASES, "sync")
     kubectl("apply", "-f", "-", stdin=json.dumps(RAYCLUSTER))
     return uid("raycluster", "live", "-n", "tandem")
