@@ -106,12 +106,14 @@ def _mounts() -> set[str]:
 
 def _processes() -> list[str]:
     found = [f"{p.program} {p.component}" for p in processes.marked()]
+    # Control planes of other tests come and go beside the cluster.
+    others = {process.pid for process in processes.marked(processes.TEST_MARK)}
     for entry in Path("/proc").iterdir():
         # Processes end while we look.
         with suppress(OSError, ValueError):
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             name = Path(words[0]).name
             alive = processes.start_ticks(int(entry.name)) is not None
-            if name in PROGRAMS and alive:
+            if name in PROGRAMS and alive and int(entry.name) not in others:
                 found.append(f"{name} {entry.name}")
     return sorted(found)
