@@ -169,6 +169,8 @@ spec:
     - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
 """
     (chart / "crds" / "stranger.yaml").write_text(stranger)
+    # Helm installs a chart's CRDs with a release's first revision only.
+    helmfile("--selector", "name=kuberay-operator", "destroy")
     helmfile(
         "--selector", "name=kuberay-operator",
         "--state-values-set", f"charts.kuberayOperator.chart={chart}", "sync",
