@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from support import host_snapshot
 from support.host_snapshot import Snapshot
 from tandem.paths import BIN, KUBECONFIG, ROOT
 from tandem.process import tool_env
-from tandem_host import processes, settings
+from tandem_host import processes, record, settings, teardown
 from tandem_host.layout import Layout
 from tandem_host.probes import Api
 from tandem_host.record import write_sysctl
@@ -270,6 +271,37 @@ def test_a_lost_bridge_is_made_again() -> None:
     assert status()["healthy"]  # With DNS, so the pod that was there hangs on it again.
     now = Api(HERE).get(COREDNS_PODS)["items"]
     assert [p["metadata"]["uid"] for p in now] == [p["metadata"]["uid"] for p in before]
+
+
+@pytest.mark.usefixtures("running")
+def test_after_a_reboot_the_cluster_goes_on_with_its_data() -> None:
+    api = Api(HERE)
+    note = "/api/v1/namespaces/default/configmaps/note"
+    api.apply(note, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note"}})
+    before = record.load()
+    assert before
+    # What a reboot takes away: processes, mounts, the network, cgroups and /run.
+    teardown.retire_supervisor(HERE)
+    for victim in processes.of_cluster(HERE.state):
+        processes.send(victim.identity, signal.SIGKILL)
+    teardown.kill_pods()
+    assert teardown.remove_traces(HERE, before) == []
+    shutil.rmtree("/run/tandem")
+    tandem("up")
+    assert status()["healthy"]
+    assert api.get(note) is not None
+
+
+def test_two_commands_at_once_take_turns(clean: Snapshot) -> None:
+    tandem("down")
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(tandem, "up") for _ in range(2)]
+        said = [one.result().stderr for one in both]
+    assert sum("nothing to do" in text for text in said) == 1
+    assert sum("waiting for it" in text for text in said) == 1
+    assert status()["healthy"]
+    tandem("down")
+    assert host_snapshot.await_same(clean) == []
 
 
 def test_down_leaves_the_machine_as_it_was(running: Snapshot) -> None:

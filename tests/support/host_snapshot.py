@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from tandem_host import processes
+from tandem_host import accounting, processes
 from tandem_host.record import FOREIGN_PATHS, SYSCTLS, read_sysctl
 from tandem_host.settings import RUN_FOLDER
 
@@ -39,6 +39,7 @@ class Snapshot:
     sockets: list[str]
     ports: list[str]
     sysctls: list[str]
+    counters: list[str]
     paths: list[str]
 
 
@@ -65,6 +66,7 @@ def take() -> Snapshot:
              if re.search(r":(6443|2379|238[01]|102\d\d|10338)$", line.split()[3])}
         ),
         sysctls=[f"{name}={read_sysctl(name)}" for name in SYSCTLS],
+        counters=accounting.names(),
         paths=sorted(str(p) for p in [*map(Path, FOREIGN_PATHS), RUN_FOLDER] if p.exists()),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.errors import UserError
 from tandem.process import run
-from tandem_host import firewall
+from tandem_host import accounting, firewall
 from tandem_host.config import CNI_NETWORK, CNI_RESULTS
 from tandem_host.record import Record, read_sysctl, write_sysctl
 from tandem_host.settings import BRIDGE, CLUSTER_RANGE, NODE_IP, POD_CIDR, Settings
@@ -98,6 +98,9 @@ def down(record: Record) -> None:
         _ip("link", "delete", BRIDGE)
     _forget_connections()
     firewall.clean(record.firewall)
+    for counter in accounting.KUBE_PROXY:
+        if counter not in record.counters:
+            accounting.delete(counter)
     for name, value in record.sysctls.items():
         if read_sysctl(name) != value:
             with suppress(OSError):  # A module that is gone takes its settings with it.

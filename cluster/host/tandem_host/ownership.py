@@ -59,7 +59,8 @@ def owner(settings: Settings, found: Record | None, running: list[Process]) -> O
 
 def refuse_if_taken(settings: Settings) -> Claim:
     """Return the claim, or refuse with the name of the checkout that has the machine."""
-    found, running = record.load(), processes.marked()
+    # After a reboot only the copy is there: the cluster is still ours, with its data.
+    found, running = record.load() or record.load_copy(settings), processes.marked()
     claim = judge(settings, found, running)
     if claim is Claim.TAKEN:
         other = owner(settings, found, running)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tandem_host import accounting
 from tandem_host.settings import RUN_FOLDER, Settings
 
 RECORD = RUN_FOLDER / "host.json"
@@ -58,6 +59,7 @@ class Record:
     sysctls: dict[str, str] = field(default_factory=dict)
     absent_paths: list[str] = field(default_factory=list)
     firewall: dict[str, str] = field(default_factory=dict)
+    counters: list[str] = field(default_factory=list)
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -78,6 +80,7 @@ def take(settings: Settings, firewall: dict[str, str]) -> Record:
         sysctls={name: value for name, value in sysctls.items() if value is not None},
         absent_paths=[path for path in FOREIGN_PATHS if not Path(path).exists()],
         firewall=firewall,
+        counters=accounting.names(),
     )
 
 
