@@ -28,6 +28,7 @@ from support.host_snapshot import Snapshot
 from tandem.paths import BIN, KUBECONFIG, ROOT
 from tandem.process import tool_env
 from tandem_host import processes, record, settings, teardown
+from tandem_host.config import CONTAINERD_SOCKET
 from tandem_host.layout import Layout
 from tandem_host.probes import Api
 from tandem_host.record import write_sysctl
@@ -157,6 +158,21 @@ def test_a_second_up_changes_nothing() -> None:
     after = status()
     assert [c["pid"] for c in after["components"]] == [c["pid"] for c in before["components"]]
     assert after["supervisor_pid"] == before["supervisor_pid"]
+
+
+@pytest.mark.usefixtures("running")
+def test_up_loads_what_the_node_lacks() -> None:
+    def ctr(*words: str) -> str:
+        return subprocess.run(
+            [BIN / "ctr", "--address", CONTAINERD_SOCKET, "-n", "k8s.io", "images", *words],
+            check=True, capture_output=True, text=True, timeout=30,
+        ).stdout  # fmt: skip
+
+    images = [n for n in ctr("list", "--quiet").split() if n.startswith("localhost/tandem/pause:")]
+    assert len(images) == 2
+    ctr("remove", *images)
+    assert "load localhost/tandem/pause:dev" in tandem("up").stderr
+    assert "localhost/tandem/pause:dev" in ctr("list", "--quiet").split()
 
 
 @pytest.mark.usefixtures("running")

@@ -64,7 +64,9 @@ def up(gpus: int | None = None) -> ClusterStatus:
         wanted = settings.with_gpus(running.gpus if gpus is None else gpus)
         wanted = replace(wanted, oom_adjust=preflight.lowers_oom_score())
         if claim is Claim.OURS and _complete(wanted):
-            console.ok("the host cluster is up; nothing to do")
+            loaded = load_into_node(config.CONTAINERD_SOCKET)
+            if not any(image.fresh for image in loaded):
+                console.ok("the host cluster is up; nothing to do")
             return status.look(wanted, str(KUBECONFIG))
         with console.phase("check the machine"):
             preflight.check(wanted)
@@ -213,9 +215,8 @@ def _prepare(settings: Settings) -> None:
     for folder in (layout.kubelet, layout.etcd, layout.logs, layout.pod_logs, layout.containerd):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     pki.ensure(settings)
-    host = Path("/etc/resolv.conf")
-    resolv = config.resolv_conf(host.read_text(encoding="utf-8") if host.is_file() else "")
-    config.write(layout.resolv_conf, resolv, mode=0o644)
+    resolvers = [p.read_text(encoding="utf-8") for p in config.RESOLVERS if p.is_file()]
+    config.write(layout.resolv_conf, config.reachable_resolver(resolvers), mode=0o644)
     for path, text in config.files(settings).items():
         config.write(path, text)
     config.write(layout.settings, settings.to_json())

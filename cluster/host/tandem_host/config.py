@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ CNI_RESULTS = Path("/var/lib/cni/results")
 CONTAINERD_STATE = RUN_FOLDER / "containerd"
 CONTAINERD_SOCKET = CONTAINERD_STATE / "containerd.sock"
 
+#: The second one holds the real servers where systemd-resolved is the first one's only one.
+RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 _LOOPBACK_SERVER = re.compile(r"\s*nameserver\s+(127\.|::1\b)")
 _KUBECONFIG_USERS = ("admin", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
 
@@ -227,6 +230,12 @@ def resolv_conf(host: str) -> str:
     """Return the host's resolver configuration without servers that a pod cannot reach."""
     kept = [line for line in host.splitlines() if not _LOOPBACK_SERVER.match(line)]
     return "\n".join(kept) + "\n"
+
+
+def reachable_resolver(texts: Sequence[str]) -> str:
+    """Return the first resolver configuration that leaves a server, cut to what pods reach."""
+    cut = [resolv_conf(text) for text in texts]
+    return next((text for text in cut if "nameserver" in text), cut[0] if cut else "")
 
 
 def files(settings: Settings) -> dict[Path, str]:

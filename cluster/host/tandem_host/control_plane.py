@@ -1,8 +1,8 @@
 """A control plane alone: etcd, kube-apiserver and kube-controller-manager on loopback.
 
 For tests that need the real API (RBAC, admission, watches, garbage collection) but no
-node. It needs no root, uses free ports, and any number of them run side by side. The
-processes are those of the full cluster (`components.py`).
+node. It uses free ports, and any number of them run side by side. The processes are those
+of the full cluster (`components.py`).
 
     with ControlPlane(folder) as plane:
         config.load_kube_config(str(plane.kubeconfig))

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.process import run
-from tandem_host.settings import BRIDGE, CLUSTER_RANGE, POD_CIDR
+from tandem_host.settings import BRIDGE, CLUSTER_RANGE, NODE_IP, POD_CIDR
 
 #: Chains with these prefixes are made by kube-proxy and kubelet, by the CNI plugins, by us.
 PREFIXES = ("KUBE-", "CNI-", "TANDEM-")
 FAMILIES = {"ipv4": "iptables", "ipv6": "ip6tables"}
 _MASQUERADE = "TANDEM-MASQ"
 _FORWARD = "TANDEM-FORWARD"
+_INPUT = "TANDEM-INPUT"
 _TIMEOUT = 30.0
 
 _TARGET = re.compile(r"(?:-j|-g|--jump|--goto) (\S+)")
@@ -83,7 +84,11 @@ def _jump(rule: str) -> str | None:
 
 
 def addition(now: str) -> str:
-    """Return input for `iptables-restore --noflush` that lets pods out of the node."""
+    """Return input for `iptables-restore --noflush` that lets pods out and to the node.
+
+    Our jumps come first: a host firewall that ends in "reject all" must not cut pods off
+    from the API server.
+    """
     tables = parse(now)
 
     def jump(table: str, chain: str, target: str) -> list[str]:
@@ -91,7 +96,7 @@ def addition(now: str) -> str:
             rule.split()[1] == chain and _jump(rule) == target
             for rule in tables.get(table, Table()).rules
         )
-        return [] if there else [f"-A {chain} -j {target}"]
+        return [] if there else [f"-I {chain} -j {target}"]
 
     related = "-m conntrack --ctstate RELATED,ESTABLISHED"
     return "\n".join([
@@ -105,6 +110,9 @@ def addition(now: str) -> str:
         f"-A {_FORWARD} -i {BRIDGE} -j ACCEPT",
         f"-A {_FORWARD} -o {BRIDGE} {related} -j ACCEPT",
         *jump("filter", "FORWARD", _FORWARD),
+        f":{_INPUT} - [0:0]",
+        f"-A {_INPUT} -i {BRIDGE} -d {NODE_IP}/32 -j ACCEPT",
+        *jump("filter", "INPUT", _INPUT),
         "COMMIT",
         "",
     ])  # fmt: skip

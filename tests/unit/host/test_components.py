@@ -161,6 +161,14 @@ def test_pods_do_not_get_a_resolver_on_loopback() -> None:
     assert "nameserver" not in config.resolv_conf("nameserver 127.0.0.1\n")
 
 
+def test_the_resolver_behind_a_local_one_is_taken() -> None:
+    local, real = "nameserver 127.0.0.53\n", "nameserver 10.0.0.1\n"
+    assert config.reachable_resolver([local, real]) == real
+    assert config.reachable_resolver([real, "nameserver 10.0.0.2\n"]) == real
+    assert config.reachable_resolver([local]) == "\n"
+    assert config.reachable_resolver([]) == ""
+
+
 def test_the_users_kubeconfig_holds_its_keys(settings: Settings) -> None:
     pki.ensure(settings)
     user = json.loads(config.kubeconfig(settings, "admin", embed=True))

@@ -8,9 +8,9 @@ from tandem_host import cgroups, mounts, network, teardown
 
 MOUNTINFO = """\
 22 27 0:21 / /proc rw - proc proc rw
-40 27 0:22 / /home/me/tandem/.cluster/host/kubelet/pods/a/volumes/token rw - tmpfs tmpfs rw
-41 40 0:23 / /home/me/tandem/.cluster/host/kubelet/pods/a/volumes/token/inner rw - tmpfs tmpfs rw
-42 27 0:24 / /home/me/tandem/.cluster/hostile rw - tmpfs tmpfs rw
+40 27 0:22 / /home/me/t/.cluster/host/kubelet/pods/a/volumes/token rw - tmpfs tmpfs rw
+41 40 0:23 / /home/me/t/.cluster/host/kubelet/pods/a/volumes/token/inner rw - tmpfs tmpfs rw
+42 27 0:24 / /home/me/t/.cluster/hostile rw - tmpfs tmpfs rw
 43 27 0:25 / /run/tandem/with\\040space rw - tmpfs tmpfs rw
 """
 HYBRID = """\
@@ -23,8 +23,8 @@ UNIFIED = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
 
 
 def test_mounts_below_our_folders_inner_ones_first() -> None:
-    volume = "/home/me/tandem/.cluster/host/kubelet/pods/a/volumes/token"
-    assert mounts.below(MOUNTINFO, [Path("/home/me/tandem/.cluster/host"), Path("/run/tandem")]) == [
+    volume = "/home/me/t/.cluster/host/kubelet/pods/a/volumes/token"
+    assert mounts.below(MOUNTINFO, [Path("/home/me/t/.cluster/host"), Path("/run/tandem")]) == [
         "/run/tandem/with space",
         f"{volume}/inner",
         volume,
