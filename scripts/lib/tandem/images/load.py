@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,9 +135,8 @@ def load_into_node(
             or an import failed (code 1).
     """
     records = _choose(names, folder)
-    listed = run(_ctr(socket, "images", "list", "--quiet"), timeout=QUERY_SECONDS)
-    present = set(listed.split())
-    wanted = [r for r in records if not {r.by_hash, r.image} <= present]
+    present = _present(socket)
+    wanted = [r for r in records if not {r.by_hash, r.image} <= set(present)]
     problems = [p for p in (_problem(record, folder) for record in wanted) if p]
     if problems:
         raise UserError(problems)
@@ -148,7 +147,7 @@ def load_into_node(
         if fresh:
             with console.phase(f"load {record.image}") as phase:
                 _import(socket, record, folder)
-                _retag(socket, record, present)
+                _retag(socket, record)
             seconds = phase.seconds
         results.append(Loaded(record.image, record.hash, seconds, fresh))
         if report:
@@ -156,15 +155,42 @@ def load_into_node(
     return results
 
 
-def _retag(socket: Path, record: Record, present: set[str]) -> None:
-    """Mark the content and drop the marks of earlier content, so that its layers can go."""
+def _present(socket: Path) -> dict[str, str]:
+    """Return the digest of each image in the node, by name."""
+    table = run(_ctr(socket, "images", "list"), timeout=QUERY_SECONDS).splitlines()
+    # REF TYPE DIGEST SIZE …, under a line of headings.
+    return {words[0]: words[2] for words in (line.split() for line in table[1:]) if words}
+
+
+def _retag(socket: Path, record: Record) -> None:
+    """Mark the content, and drop the names that lead to earlier content: it can go then."""
     tag = _ctr(socket, "images", "tag", "--force", record.image, record.by_hash)
     run(tag, timeout=QUERY_SECONDS)
+    old = outdated(record, _present(socket))
+    if old:
+        run(_ctr(socket, "images", "remove", *old), timeout=QUERY_SECONDS)
+
+
+def outdated(record: Record, present: Mapping[str, str]) -> list[str]:
+    """Return the names in a node that keep nothing but earlier content of an image.
+
+    Those are the marks of other content, and names `sha256:…`, which the kubelet's half of
+    containerd gives to every image and forgets about when the last proper name is gone.
+    """
     repository, _, _ = record.image.rpartition(":")
-    old = [
+    marks = [
         name
         for name in present
         if name.rpartition(":")[0] == repository and name not in (record.image, record.by_hash)
     ]
-    if old:
-        run(_ctr(socket, "images", "remove", *old), timeout=QUERY_SECONDS)
+    named = {
+        digest
+        for name, digest in present.items()
+        if not name.startswith("sha256:") and name not in marks
+    }
+    orphans = [
+        name
+        for name, digest in present.items()
+        if name.startswith("sha256:") and digest not in named
+    ]
+    return sorted(marks + orphans)
