@@ -195,6 +195,26 @@ def test_a_change_by_somebody_else_is_undone_by_the_next_apply(
     survives()
 
 
+def test_the_local_environment_refuses_a_cluster_of_others(
+    survives: Callable[[], None],
+) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-7"}}
+    kubectl("create", "-f", "-", stdin=json.dumps(node))
+    try:
+        before = operator()["metadata"]["resourceVersion"]
+        done = subprocess.run(
+            ["helmfile", *RELEASES, "sync"], check=False, cwd=ROOT, env=tool_env(), timeout=60,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode != 0
+        assert "gpu-7" in done.stderr
+        assert "-e prod" in done.stderr
+        assert operator()["metadata"]["resourceVersion"] == before
+    finally:
+        kubectl("delete", "node", "gpu-7")
+    survives()
+
+
 def test_deleting_crds_needs_a_yes(survives: Callable[[], None]) -> None:
     done = subprocess.run(
         [".venv/bin/python", "-m", "tandem.crds", "delete"],

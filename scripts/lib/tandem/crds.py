@@ -34,6 +34,8 @@ FIELD_MANAGER = "tandem-crds"
 INSTALLING = ("sync", "apply")
 #: helmfile commands that need the bundle's charts but no cluster.
 READING = ("template", "lint", "diff", "build", "write-values", "fetch", "unittest")
+#: Nodes of a cluster that `make images` loads into (provider `host` sets it).
+LOCAL_LABEL = "tandem.dev/local"
 #: Annotation with the checksum and the generation of what was applied last.
 RECORD = "tandem.dev/applied"
 _HASH_LENGTH = 16
@@ -51,7 +53,7 @@ examples:
   python -m tandem.crds list
   python -m tandem.crds delete --yes                 and with them EVERY RayCluster, RayJob, JobSet
 
-exit codes: 0 ok, 1 failure, 2 usage, 3 the bundle is missing or corrupt
+exit codes: 0 ok, 1 failure, 2 usage, 3 bundle missing or corrupt, or not the local cluster
 """
 
 
@@ -107,6 +109,32 @@ def _kubectl(*words: str | Path, timeout: float) -> str:
         fix="is KUBECONFIG set (export KUBECONFIG=$PWD/.cluster/kubeconfig)? "
         "make cluster-status tells whether the cluster is well",
     )  # fmt: skip
+
+
+def foreign_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the nodes that are of no local cluster of ours; none when one of them is."""
+    labels = {n["metadata"]["name"]: n["metadata"].get("labels") or {} for n in nodes}
+    if any(each.get(LOCAL_LABEL) == "true" for each in labels.values()):
+        return []
+    return sorted(labels)
+
+
+def require_local() -> None:
+    """Refuse a cluster that is not local: the default environment would break its operators.
+
+    Raises:
+        UserError: The cluster has nodes and none carries the label of a local one.
+    """
+    foreign = foreign_nodes(json.loads(_kubectl("get", "nodes", "-o", "json", timeout=60))["items"])
+    if foreign:
+        raise UserError(
+            Problem(
+                f"environment default is for the local cluster, this one has node {foreign[0]} "
+                f"without label {LOCAL_LABEL}=true: images built here are not on it",
+                "use -e prod, kind or nvkind; or correct KUBECONFIG; or, if the images are "
+                f"there, kubectl label node {foreign[0]} {LOCAL_LABEL}=true",
+            )
+        )
 
 
 def _names(files: Iterable[Path]) -> list[str]:
@@ -247,6 +275,8 @@ def _apply(environment: str, reason: str) -> None:
         return
     started = time.monotonic()
     files = sources(environment)
+    if environment == DEFAULT_ENVIRONMENT:
+        require_local()
     if not files:
         console.note(f"environment {environment} needs no CRDs")
         return

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.crds import Installed, outdated, record_of
+from tandem.crds import Installed, foreign_nodes, outdated, record_of
 
 
 @pytest.fixture
@@ -40,3 +40,20 @@ def test_a_changed_file_is_applied_again(crd: Path) -> None:
 
 def test_one_installed_by_helm_has_no_record_and_becomes_ours(crd: Path) -> None:
     assert outdated([crd], {crd.stem: Installed(1, "", established=True)}) == [crd]
+
+
+def node(name: str) -> dict[str, object]:
+    return {"metadata": {"name": name}}
+
+
+def test_a_cluster_of_others_is_told_by_its_nodes() -> None:
+    assert foreign_nodes([node("b"), node("a")]) == ["a", "b"]
+
+
+def test_one_local_node_makes_the_cluster_ours() -> None:
+    local = {"metadata": {"name": "local", "labels": {"tandem.dev/local": "true"}}}
+    assert foreign_nodes([node("a"), local]) == []
+
+
+def test_an_api_server_without_nodes_is_nobodys() -> None:
+    assert foreign_nodes([]) == []
