@@ -82,13 +82,34 @@ def test_queues_are_there_where_kai_is(environment: str, rendered: Rendered) -> 
 
 
 def test_the_local_platform_leaves_room_on_two_cores(rendered: Rendered) -> None:
-    millicores = 0
+    total = 0
     for deployment in of_kind(rendered[1]["default"], "Deployment"):
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             assert container["image"].startswith("localhost/tandem/")
             assert container["imagePullPolicy"] == "IfNotPresent"
-            millicores += int(container["resources"]["requests"]["cpu"].removesuffix("m"))
-    assert 0 < millicores <= 100
+            total += millicores(container["resources"]["requests"]["cpu"])
+    assert 0 < total <= 100
+
+
+def millicores(quantity: object) -> int:
+    text = str(quantity)
+    return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_no_operator_asks_for_more_cpu_than_its_limit(environment: str, rendered: Rendered) -> None:
+    for deployment in of_kind(rendered[1][environment], "Deployment"):
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            resources = container["resources"]
+            limit = resources["limits"].get("cpu")
+            if limit is not None:
+                assert millicores(resources["requests"]["cpu"]) <= millicores(limit)
+
+
+def test_the_local_operators_are_not_throttled(rendered: Rendered) -> None:
+    [kuberay] = rendered[1]["default"].releases["kuberay-operator"][-1:]
+    [container] = kuberay["spec"]["template"]["spec"]["containers"]
+    assert "cpu" not in container["resources"]["limits"]
 
 
 def test_the_namespace_of_runs_outlives_the_release(rendered: Rendered) -> None:
