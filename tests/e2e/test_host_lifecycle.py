@@ -340,11 +340,13 @@ def test_down_without_any_state_leaves_nothing_either(running: Snapshot) -> None
     for path in (HERE.state / "record.json", Path("/run/tandem/host.json")):
         path.unlink()
     tandem("down")
-    # The kernel settings of before were written nowhere else.
+    # Settings of the kernel and folders of before were written nowhere else.
     left = host_snapshot.await_same(running)
-    assert [line for line in left if not line.startswith("sysctls")] == []
     for line in running.sysctls:
         write_sysctl(*line.split("=", 1))
+    for folder in sorted({*host_snapshot.take().paths} - {*running.paths}, reverse=True):
+        shutil.rmtree(folder)
+    assert [line for line in left if not line.startswith(("sysctls", "paths"))] == []
 
 
 @pytest.mark.parametrize(

@@ -87,14 +87,11 @@ def take(settings: Settings, firewall: dict[str, str]) -> Record:
 def unknown(settings: Settings) -> Record:
     """Return the record for a cluster whose own was lost.
 
-    Marked processes and our bridge still prove what is ours: every chain of Kubernetes
-    goes, and its folders go when nothing is left in them. Kernel settings stay as they are.
+    Marked processes and our bridge still prove that every chain of Kubernetes is ours. What
+    the kernel's settings were and which empty folders were there, nobody knows any more:
+    they stay as they are.
     """
-    return Record(
-        checkout=str(settings.checkout),
-        state=str(settings.state),
-        absent_paths=list(FOREIGN_PATHS),
-    )
+    return Record(checkout=str(settings.checkout), state=str(settings.state))
 
 
 def read_sysctl(name: str) -> str | None:
