@@ -71,7 +71,8 @@ def releases_of(environment: str) -> list[dict[str, Any]]:
     return [rel for rel in json.loads(said) if rel["enabled"] and rel["installed"]]
 
 
-def _crds_of_chart(release: dict[str, Any]) -> list[Any]:
+def crds_of_chart(release: dict[str, Any]) -> list[Any]:
+    """Return the CRDs that come with a remote chart."""
     version = ["--version", release["version"]] if release["chart"].startswith("oci:") else []
     said = run(
         ["helm", "show", "crds", release["chart"], *version], timeout=_SHOW_TIMEOUT_SECONDS,
@@ -98,7 +99,7 @@ def sources(environment: str) -> list[Path]:
         stale.unlink()
     for release in releases_of(environment):
         if _is_remote(release["chart"]):
-            for crd in _crds_of_chart(release):
+            for crd in crds_of_chart(release):
                 (folder / f"{crd['metadata']['name']}.yaml").write_text(dump(crd), "utf-8")
     return sorted(folder.glob("*.yaml"))
 
