@@ -428,6 +428,28 @@ def test_a_taken_port_is_refused_with_its_holder(clean: Snapshot) -> None:
     assert host_snapshot.await_same(clean) == []
 
 
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("command", ["up", "down", "status"])
+def test_without_root_nothing_is_done_and_root_is_asked_for(command: str) -> None:
+    # The interpreter may lie in a folder of root's: the rights are dropped once it runs.
+    program = """
+import os, sys
+import tandem_host.cluster, tandem_host.status
+from tandem import cluster, errors
+os.setgid(65534); os.setuid(65534)
+errors.run_main(lambda: cluster.main([sys.argv[1], "--provider", "host"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, command],
+        check=False, capture_output=True, text=True, timeout=60,
+        env=tool_env({"PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"}),
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "root" in done.stderr
+    assert "fix: sudo make cluster-" in done.stderr
+    assert status()["healthy"]
+
+
 def test_missing_programs_are_named_together_and_nothing_starts(
     clean: Snapshot, second_checkout: Path
 ) -> None:

@@ -201,15 +201,23 @@ def gather(settings: Settings) -> Facts:
         broken_images=tuple(problem for problem in broken if problem),
         missing_controllers=tuple(sorted(cgroups.NEEDED - cgroups.controllers(mounts))),
         missing_features=kernel_lacks() if have_network else (),
-        holders=tuple(foreign_holders(settings)),
+        # Only root can tell our own components from foreign programs.
+        holders=tuple(foreign_holders(settings)) if root else (),
         foreign_bridge=have_network and _foreign_bridge(),
         foreign_route=_foreign_route() if have_network else "",
         free_disk=shutil.disk_usage(folder).free,
         disk_folder=str(folder),
-        warm=(layout.containerd / "io.containerd.metadata.v1.bolt").is_dir(),
+        warm=_is_folder(layout.containerd / "io.containerd.metadata.v1.bolt"),
         free_memory=_available_memory(),
         state_path=str(settings.state),
     )
+
+
+def _is_folder(path: Path) -> bool:
+    # The state is root's: to anybody else it looks like none.
+    with suppress(PermissionError):
+        return path.is_dir()
+    return False
 
 
 def check(settings: Settings) -> Facts:

@@ -95,8 +95,12 @@ class Host:
 
     def status(self) -> Report:
         """Look at its processes, its node and its DNS."""
-        from tandem_host import settings, status  # noqa: PLC0415
+        from tandem_host import record, settings, status  # noqa: PLC0415
 
+        if os.geteuid() != 0 and record.load() is not None:
+            raise UserError(
+                Problem("only root sees the host cluster's processes", "sudo make cluster-status")
+            )
         found = status.look(settings.current(), str(KUBECONFIG))
         return Report(found.healthy, asdict(found), status.table(found))
 
