@@ -66,6 +66,7 @@ class Demo:
         self.phase("bundle", lambda: stream("tandem.bundle", "fill"))
         self.phase("images", lambda: stream("tandem.images", "build"))
         self.phase("cluster", lambda: stream("tandem.cluster", "up", "--provider", self.provider))
+        use_the_cluster()
         self.phase("sync", self._sync)
 
     def _sync(self) -> None:
@@ -74,6 +75,15 @@ class Demo:
             log=self.folder / "logs" / "helmfile-sync.log",
             fix="read the log; make cluster-status tells whether the cluster is well",
         )  # fmt: skip
+
+
+def use_the_cluster() -> None:
+    """Let every child program talk to the cluster that `cluster up` chose.
+
+    Every provider writes this kubeconfig, so it wins over one in the environment, which
+    may name a cluster that did not answer.
+    """
+    os.environ["KUBECONFIG"] = str(KUBECONFIG)
 
 
 def _cluster_name(run_name: RunName) -> str:
@@ -145,7 +155,8 @@ def main() -> int:
     demo.folder.mkdir(parents=True, exist_ok=True)
     if not args.only_run:
         demo.prepare()
-    os.environ.setdefault("KUBECONFIG", str(KUBECONFIG))
+    if KUBECONFIG.is_file():
+        use_the_cluster()
     verdicts: list[Verdict] = []
     try:
         demo.phase("run", lambda: verdicts.append(_run(demo)))
