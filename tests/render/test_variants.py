@@ -56,6 +56,20 @@ def test_the_ray_version_is_the_images() -> None:
     assert spec["rayVersion"] == pinned("ray")
 
 
+@pytest.mark.parametrize("variant", variants())
+def test_pods_and_operator_agree_on_rays_authentication(variant: str) -> None:
+    obj = rayjob(variant)
+    options = obj["spec"]["rayClusterSpec"].get("authOptions", {"mode": "disabled"})
+    for pod in pods_of(obj):
+        [env] = [e for e in pod.containers[0]["env"] if e["name"] == "RAY_AUTH_MODE"]
+        assert env["value"] == options["mode"]
+
+
+def test_the_local_variant_asks_for_a_token() -> None:
+    cluster = rayjob("monolithic-rayjob")["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"]["mode"] == "token"
+
+
 def test_the_production_variant_is_a_gang_with_gpus() -> None:
     obj = rayjob("prod-monolithic-rayjob")
     pods = pods_of(obj)
