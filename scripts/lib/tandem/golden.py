@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from tandem.console import console
@@ -34,7 +35,8 @@ def current() -> dict[str, str]:
     """Return what renders now, by path below tests/golden."""
     found = {f"overlays/{name}.yaml": dump_all(render_variant(name)) for name in variants()}
     with ThreadPoolExecutor(_LANES) as pool:
-        platforms = pool.map(lambda env: render_platform(env, only=[OUR_CHART]), ENVIRONMENTS)
+        ours = partial(render_platform, only=[OUR_CHART], bundled_kai=False)
+        platforms = pool.map(ours, ENVIRONMENTS)
         for platform in platforms:
             name = f"{OUR_CHART}/{platform.environment}.yaml"
             found[name] = dump_all(platform.releases[OUR_CHART])

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +114,21 @@ def split_releases(text: str, charts: Iterable[str]) -> dict[str, list[Object]]:
     return found
 
 
-def render_platform(environment: str, only: Iterable[str] | None = None) -> Platform:
+def render_platform(
+    environment: str, only: Iterable[str] | None = None, *, bundled_kai: bool = True
+) -> Platform:
     """Return the releases of an environment that can be rendered here.
 
     Args:
         environment: One of helmfile.yaml.
         only: Names of releases; all that can be rendered by default.
+        bundled_kai: Render the local environment with KAI when the bundle holds it; goldens
+            do not, since they must not depend on what somebody put into the bundle.
     """
     wanted = {rel["name"] for rel in releases_of(environment)}
+    leave_kai_out = environment == "default" and not bundled_kai
+    if leave_kai_out:
+        wanted.discard("kai-scheduler")
     possible = (wanted & set(BUNDLED)) | {OUR_CHART}
     if environment == "default":
         possible = wanted  # its charts are the bundle's
@@ -131,6 +139,8 @@ def render_platform(environment: str, only: Iterable[str] | None = None) -> Plat
         for name in chosen
         if name in BUNDLED and environment != "default"
     ]
+    if leave_kai_out:
+        places.append("kaiScheduler.enabled=false")
     said = run(
         [
             "helmfile", "--quiet", "--environment", environment,
@@ -153,13 +163,13 @@ def write(objects: Iterable[Object], path: Path) -> None:
     path.write_text(dump_all(objects), encoding="utf-8")
 
 
-def render_all(folder: Path) -> list[Platform]:
+def render_all(folder: Path, *, bundled_kai: bool = True) -> list[Platform]:
     """Render everything below a folder, emptied first, and return the platforms."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in variants():
         write(render_variant(name), folder / "overlays" / f"{name}.yaml")
     with ThreadPoolExecutor(_LANES) as pool:
-        platforms = list(pool.map(render_platform, ENVIRONMENTS))
+        platforms = list(pool.map(partial(render_platform, bundled_kai=bundled_kai), ENVIRONMENTS))
     for platform in platforms:
         for name, objects in platform.releases.items():
             write(objects, folder / "environments" / platform.environment / f"{name}.yaml")
