@@ -75,8 +75,7 @@ def measure(*, with_run: bool) -> dict[str, float]:
         figures["monolithic run"] = _seconds(
             "monolithic run", lambda: stream("tandem.run.demo", "--only-run")
         )
-    resident = sum(int(c.get("rss_bytes") or 0) for c in _status()["components"])
-    figures["control plane, MiB resident"] = round(resident / 2**20)
+    figures["control plane, MiB resident"] = float(_status()["rss_mib"])
     figures["cluster-down"] = _seconds(
         "cluster-down", lambda: stream("tandem.cluster", "down", "--provider", "host")
     )

@@ -6,6 +6,8 @@ them together, and nothing has been started by then.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -51,11 +53,12 @@ def run_main(main: Callable[[], int]) -> NoReturn:
     """Run a program's main function and exit with its code.
 
     A `UserError` becomes one `error:` paragraph a problem on stderr and its own exit
-    code; Ctrl-C becomes 130 without a stack trace. Anything else is a defect of ours
-    and keeps its trace.
+    code; Ctrl-C becomes 130 without a stack trace, and a reader that closed our stdout
+    is no failure. Anything else is a defect of ours and keeps its trace.
     """
     try:
         code = main()
+        sys.stdout.flush()
     except UserError as error:
         for problem in error.problems:
             console.error(problem.what, problem.fix)
@@ -63,4 +66,8 @@ def run_main(main: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         console.note("interrupted")
         code = 130
+    except BrokenPipeError:
+        # `… | head` has read enough; the interpreter must not try to flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.OK
     raise SystemExit(int(code))
