@@ -46,7 +46,8 @@ def test_a_dead_engine_ends_the_run_within_seconds_and_is_named(runs: Runs) -> N
     # The HTTP server in front of the engine lives on, and would let callers wait for ever.
     kubectl(
         "exec", "-n", run.namespace, worker, "-c", "ray-worker", "--",
-        "bash", "-c", "kill -9 $(pgrep -f VLLM::EngineCore)",
+        # The brackets keep the pattern from matching this very shell.
+        "bash", "-c", "kill -9 $(pgrep -f '[V]LLM::EngineCore')",
     )  # fmt: skip
     verdict = follow(run, timeout=120)
     assert not verdict.succeeded

@@ -60,14 +60,17 @@ class MetricsTail(threading.Thread):
         """Print each step as it comes."""
         if self._tail.stdout is None:
             return
-        for line in self._tail.stdout:
-            step = metrics_of(line)
-            if step and int(step["step"]) > self._last_step:
-                self._last_step = int(step["step"])
-                console.note(
-                    f"step {step['step']:>3}  mean reward {step['mean_reward']:.3f}  "
-                    f"weight version {step.get('weight_version')}"
-                )
+        with self._tail.stdout as lines:
+            for line in lines:
+                self._tell(metrics_of(line))
+
+    def _tell(self, step: dict[str, Any] | None) -> None:
+        if step and int(step["step"]) > self._last_step:
+            self._last_step = int(step["step"])
+            console.note(
+                f"step {step['step']:>3}  mean reward {step['mean_reward']:.3f}  "
+                f"weight version {step.get('weight_version')}"
+            )
 
     @property
     def ended(self) -> bool:
@@ -82,3 +85,4 @@ class MetricsTail(threading.Thread):
         except subprocess.TimeoutExpired:
             self._tail.kill()
             self._tail.wait(timeout=5)
+        self.join(timeout=5)
