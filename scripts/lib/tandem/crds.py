@@ -26,6 +26,7 @@ from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import BUILD, ROOT
 from tandem.process import run
+from tandem.releases import require_settled
 from tandem.yamls import dump, load_all
 
 DEFAULT_ENVIRONMENT = "default"
@@ -278,6 +279,7 @@ def _apply(environment: str, reason: str) -> None:
     files = sources(environment)
     if environment == DEFAULT_ENVIRONMENT:
         require_local()
+    require_settled(release["name"] for release in releases_of(environment))
     if not files:
         console.note(f"environment {environment} needs no CRDs")
         return
