@@ -7,6 +7,7 @@ rule that matches nothing is a fault too, since then nobody checks that file any
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -140,6 +141,12 @@ def disagreements(
 
 def main() -> int:
     """Check this repository."""
+    argparse.ArgumentParser(
+        prog="tandem.verify.versions",
+        description="Compare every repeated version with versions.yaml.",
+        epilog="examples:\n  python -m tandem.verify.versions\n\nexit codes: 0 ok, 1 they differ",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     problems = disagreements(RULES, ROOT, all_pinned)
     if problems:
         raise UserError(problems, ExitCode.FAILURE)
