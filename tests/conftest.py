@@ -15,6 +15,11 @@ from tandem.paths import BIN, KUBECONFIG, ROOT
 from tandem.process import run, stream
 from tandem_host.control_plane import ControlPlane
 
+# Programs that tests start find our modules, also when pytest was not started by make.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    str(ROOT / folder) for folder in ("scripts/lib", "cluster/host", "trainer/src")
+)
+
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:

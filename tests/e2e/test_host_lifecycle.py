@@ -453,6 +453,7 @@ errors.run_main(lambda: cluster.main([sys.argv[1], "--provider", "host"]))
 def test_missing_programs_are_named_together_and_nothing_starts(
     clean: Snapshot, second_checkout: Path
 ) -> None:
+    tandem("down")
     (second_checkout / "bin").unlink()
     done = tandem("up", checkout=second_checkout, expect=3)
     said = " ".join(done.stderr.split())

@@ -95,6 +95,18 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def say_error(error: Exception) -> None:
+    """Print an error with its cause as the last line.
+
+    A RayJob's message holds only the last lines of what the driver said: the first line of
+    ours, which names the cause, has to be among them.
+    """
+    cause, _, details = str(error).partition("\n")
+    if details:
+        say(details)
+    say(f"error: {cause}")
+
+
 def wait_for_gpu(ray: Any, seconds: float) -> None:
     """Wait until a live node offers a GPU.
 
@@ -187,10 +199,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         verdict = run(args)
     except PreconditionError as error:
-        say(f"error: {error}")
+        say_error(error)
         return PRECONDITION
     except TrainerError as error:
-        say(f"error: {error}")
+        say_error(error)
         return FAILURE
     say(str(verdict))
     return OK if verdict.passed else FAILURE
