@@ -126,6 +126,11 @@ def kubelet(settings: Settings) -> str:
         "shutdownGracePeriod": "0s",
         # A killed kubelet's node must not look lost before the supervisor has it back.
         "nodeStatusUpdateFrequency": "5s",
+        # How soon a pod sees that a mounted Secret has changed. JobSet writes the keys of its
+        # webhook into one that it has mounted: at 1 min, `helmfile sync` took up to 100 s.
+        "syncFrequency": "5s",
+        # Every image, not the 50 largest: `make demo` looks a run's images up there.
+        "nodeStatusMaxImages": -1,
     })  # fmt: skip
 
 
