@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem_trainer.errors import PreconditionError, TrainerError
-from tandem_trainer.vllm_server import ServerSettings, VllmServer, command, summary
+from tandem_trainer.vllm_server import ServerSettings, VllmServer, command, ending, summary
 
 
 def _free_port() -> int:
@@ -35,7 +35,7 @@ def test_a_server_that_ends_while_starting_is_reported_at_once_with_its_words(
     server = _server(tmp_path)
     server.start([sys.executable, "-c", "print('no AVX'); raise SystemExit(132)"])
     started = time.monotonic()
-    with pytest.raises(TrainerError, match=r"(?s)code 132:.*no AVX"):
+    with pytest.raises(TrainerError, match=r"(?s)code 132\n.*no AVX"):
         server.wait_ready()
     assert time.monotonic() - started < 10
     server.stop()
@@ -105,6 +105,62 @@ def test_a_server_that_says_its_engine_is_dead_is_ended_and_that_is_the_error(
         server.wait_ready()
     assert time.monotonic() - started < 15
     server.stop()
+
+
+FIRST_WORDS = "(EngineCore pid=21) INFO started"
+LAST_WORDS = "(APIServer pid=7) ERROR Engine core proc EngineCore_DP0 died unexpectedly"
+
+
+def _await_end(server: VllmServer) -> None:
+    deadline = time.monotonic() + 10
+    while server._process is not None and server._process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_server_that_follows_its_dead_engine_before_it_was_asked_is_the_same_error(
+    tmp_path: Path,
+) -> None:
+    # The other order: gone in good order, code 0, before /health could say anything.
+    server = _server(tmp_path)
+    server.start([sys.executable, "-c", f"print({FIRST_WORDS!r}); print({LAST_WORDS!r})"])
+    _await_end(server)
+    with pytest.raises(TrainerError) as raised:
+        server.check_alive()
+    cause, _, details = str(raised.value).partition("\n")
+    assert cause == "vLLM ended with code 0: its engine is dead"
+    assert details.endswith(f"{FIRST_WORDS}\n{LAST_WORDS}")
+    server.stop()
+
+
+def test_a_server_that_answers_an_error_and_only_then_says_why_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The third order: the request has failed, nobody has asked /health yet.
+    server = _server(tmp_path)
+    monkeypatch.setattr(server, "_watch", lambda _: None)
+    server.start([sys.executable, "-c", DEAD_ENGINE, str(server.settings.port)])
+    server.settle()
+    try:
+        with pytest.raises(TrainerError, match="its engine is dead"):
+            server.check_alive()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "said"),
+    [
+        (0, "", "code 0 while it was needed, as it does when its engine is dead"),
+        (0, "EngineDeadError: EngineCore encountered an issue", "code 0: its engine is dead"),
+        (1, LAST_WORDS, "code 1: its engine is dead"),
+        (1, "ValueError: no such model", "code 1"),
+        (-9, "", "signal 9 (Killed)"),
+        (-15, LAST_WORDS, "signal 15 (Terminated): its engine is dead"),
+    ],
+)
+def test_how_a_server_ended_is_one_line_with_the_cause(code: int, log: str, said: str) -> None:
+    assert ending(code, log).endswith(said)
 
 
 def test_a_server_that_was_not_started_is_not_alive(tmp_path: Path) -> None:

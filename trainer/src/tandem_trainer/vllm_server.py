@@ -28,6 +28,8 @@ SETTLE_SECONDS = 3.0
 ERRORS_SHOWN = 6
 LAST_SHOWN = 12
 NAMES_AN_ERROR = re.compile(r"\w+(?:Error|Exception)\b[:(].*")
+#: How the server says that the engine behind it has ended.
+NAMES_A_DEAD_ENGINE = re.compile(r"EngineDeadError|[Ee]ngine ?[Cc]ore\b.*\bdied\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,22 @@ def summary(log: str) -> str:
     return "\n".join([*list(named)[:ERRORS_SHOWN], "…", *lines[-LAST_SHOWN:]])
 
 
+def ending(code: int, log: str) -> str:
+    """Return in one line why a server that should be serving has ended, the cause first known.
+
+    A server whose engine dies shuts itself down in good order: it may be gone, with code 0,
+    before anybody has heard from its /health that the engine is dead.
+    """
+    how = f"vLLM ended with code {code}"
+    if code < 0:
+        how = f"vLLM was ended by signal {-code} ({signal.strsignal(-code) or 'unknown'})"
+    if NAMES_A_DEAD_ENGINE.search(log):
+        return f"{how}: its engine is dead"
+    if code == 0:
+        return f"{how} while it was needed, as it does when its engine is dead"
+    return how
+
+
 class VllmServer:
     """One server process."""
 
@@ -136,31 +154,45 @@ class VllmServer:
         """
         api = JsonApi(self.url, timeout=WATCH_SECONDS)
         while not self._stopping.wait(WATCH_SECONDS) and process.poll() is None:
-            status = api.status("/health")
-            if status is not None and status >= SERVER_ERROR:
-                self._failure = f"its engine is dead (/health says {status})"
+            if self._says_dead(api):
                 self._end(process)
 
+    def _says_dead(self, api: JsonApi) -> bool:
+        status = api.status("/health")
+        if status is None or status < SERVER_ERROR:
+            return False
+        self._failure = f"its engine is dead (/health says {status})"
+        return True
+
     def check_alive(self) -> None:
-        """Raise when the process has ended.
+        """Raise when the process has ended, or its engine has.
 
         Raises:
-            TrainerError: With the exit code and the end of the log.
+            TrainerError: The first line says why; the lines of the log that tell more follow.
         """
         if self._process is None:
             raise TrainerError("vLLM was not started")
         if self._failure:
-            raise TrainerError(f"vLLM was ended, {self._failure}:\n{summary(self.log())}")
+            raise TrainerError(f"vLLM was ended, {self._failure}\n{summary(self.log())}")
         code = self._process.poll()
         if code is not None:
-            raise TrainerError(f"vLLM ended with code {code}:\n{summary(self.log())}")
+            log = self.log()
+            raise TrainerError(f"{ending(code, log)}\n{summary(log)}")
 
     def settle(self) -> None:
-        """Give a server that has just broken a connection the time to end, if it is ending."""
-        if self._process is not None:
-            deadline = time.monotonic() + SETTLE_SECONDS
-            while self._process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.1)
+        """Give a server that has just failed a request the time to say so, or to end.
+
+        It may be anywhere between its engine's death and its own end: answering 500, saying
+        at /health that the engine is dead, shutting down, gone.
+        """
+        if self._process is None:
+            return
+        api = JsonApi(self.url, timeout=WATCH_SECONDS)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline:
+            if self._failure or self._says_dead(api):
+                return
+            time.sleep(0.1)
 
     def log(self) -> str:
         """Return everything that the server has said; "" before it was started."""
