@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tandem.errors import Problem, UserError
@@ -25,6 +25,8 @@ _GIB = 1024**3
 #: The first images are unpacked into the node; later starts only write logs and etcd.
 COLD_DISK = 15 * _GIB
 WARM_DISK = 3 * _GIB
+#: The cluster's programs and the caches of their compiler, on top of that.
+TOOLS_DISK = 8 * _GIB
 MEMORY = 4 * _GIB
 #: A socket's path has 107 characters at most; the kubelet's longest is below this folder.
 LONGEST_STATE_PATH = 107 - len("/kubelet/pod-resources/4294967295")
@@ -80,6 +82,7 @@ class Facts:
     free_disk: int = 1 << 60
     disk_folder: str = "."
     warm: bool = False
+    to_build: int = 0
     free_memory: int = 1 << 60
     state_path: str = ""
 
@@ -148,7 +151,7 @@ def _places(facts: Facts) -> Iterator[Problem]:
 
 
 def _room(facts: Facts) -> Iterator[Problem]:
-    needed = WARM_DISK if facts.warm else COLD_DISK
+    needed = (WARM_DISK if facts.warm else COLD_DISK) + facts.to_build
     if facts.free_disk < needed:
         yield Problem(
             f"{_gib(facts.free_disk)} free on the disk of {facts.disk_folder},"
@@ -187,8 +190,10 @@ def gather(settings: Settings) -> Facts:
     parts = full_cluster(settings)
     tools = [Path(part.argv[0]).name for part in parts] + list(CLUSTER_PROGRAMS)
     mounts = Path("/proc/mounts").read_text(encoding="utf-8")
-    records = {record.name: record for record in bundle.read_all(bundle.FOLDER)}
-    broken = [bundle.problem_of_file(r, bundle.FOLDER) for r in records.values() if r.sha256]
+    records, broken = bundle.survey(bundle.FOLDER)
+    files = (bundle.problem_of_file(record, bundle.FOLDER) for record in records)
+    broken += [problem for problem in files if problem]
+    held = {record.name for record in records}
     folder = next(p for p in (settings.state, *settings.state.parents) if p.is_dir())
     have_network = root and not {"ip", "iptables"} & set(missing_programs)
     return Facts(
@@ -197,8 +202,8 @@ def gather(settings: Settings) -> Facts:
         lowers_oom_score=bool(capabilities & 1 << _CAP_SYS_RESOURCE),
         missing_tools=tuple(n for n in tools if not os.access(settings.bin / n, os.X_OK)),
         missing_programs=missing_programs,
-        missing_images=tuple(name for name in BASIC_IMAGES if name not in records),
-        broken_images=tuple(problem for problem in broken if problem),
+        missing_images=tuple(name for name in BASIC_IMAGES if name not in held),
+        broken_images=tuple(broken),
         missing_controllers=tuple(sorted(cgroups.NEEDED - cgroups.controllers(mounts))),
         missing_features=kernel_lacks() if have_network else (),
         # Only root can tell our own components from foreign programs.
@@ -211,6 +216,19 @@ def gather(settings: Settings) -> Facts:
         free_memory=_available_memory(),
         state_path=str(settings.state),
     )
+
+
+def before_build(facts: Facts) -> Facts:
+    """Return the facts as they count before `make tools` and `make images` have run."""
+    return replace(
+        facts, missing_tools=(), missing_images=(), broken_images=(),
+        to_build=TOOLS_DISK if facts.missing_tools else 0,
+    )  # fmt: skip
+
+
+def beside_another(facts: Facts) -> Facts:
+    """Return the facts without what the host cluster of another checkout brings about."""
+    return replace(facts, holders=(), foreign_bridge=False, free_memory=Facts().free_memory)
 
 
 def _is_folder(path: Path) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import Problem
+from tandem.images import bundle
+from tandem.images.bundle import Record
 from tandem_host import preflight
 from tandem_host.preflight import Facts, Holder
 from tandem_host.settings import Ports, Settings
@@ -84,3 +86,19 @@ def test_the_holder_of_a_port_is_found(tmp_path: Path) -> None:
         found = preflight.foreign_holders(settings)
     assert [(holder.port, holder.pid) for holder in found] == [(port, os.getpid())]
     assert "pytest" in found[0].command
+
+
+def test_a_broken_record_hides_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    bundle.write(Record("coredns", "localhost/tandem/coredns:v1", "hash"), tmp_path)
+    monkeypatch.setattr(bundle, "FOLDER", tmp_path)
+    facts = preflight.gather(Settings(tmp_path / "state", tmp_path / "no-bin", tmp_path))
+    assert "etcd" in facts.missing_tools
+    assert facts.missing_images == ("pause",)
+    [broken] = facts.broken_images
+    assert "broken.json" in broken.what
+    said = [problem.what for problem in preflight.problems(facts)]
+    for part in ("missing in ./bin", "missing images in the bundle: pause", "broken.json"):
+        assert any(part in each for each in said)

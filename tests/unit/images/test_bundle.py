@@ -75,3 +75,18 @@ def test_an_image_without_a_tag_is_no_record(record: Record, tmp_path: Path) -> 
 
 def test_an_empty_bundle_holds_nothing(tmp_path: Path) -> None:
     assert bundle.read_all(tmp_path / "none") == []
+
+
+def test_what_is_sound_is_had_beside_what_is_not(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "half.json").write_text("{")
+    records, problems = bundle.survey(tmp_path)
+    assert records == [record]
+    assert len(problems) == 1
+
+
+def test_the_fix_mends_images_of_ours_and_deletes_those_of_others(tmp_path: Path) -> None:
+    for name in ("pause.json", "other.json", "other.tar"):
+        (tmp_path / name).write_text("{")
+    fixes = {problem.what.split()[1]: problem.fix for problem in bundle.survey(tmp_path)[1]}
+    assert fixes[f"{tmp_path}/pause.json"] == "make images"
+    assert f"rm {tmp_path}/other.json {tmp_path}/other.tar" in fixes[f"{tmp_path}/other.json"]

@@ -46,6 +46,9 @@ def _fill(layout: Layout, *, force: bool) -> int:
     done = "filled" if filled.fresh else "current"
     kai = "with KAI" if filled.kai else f"without KAI ({kai_of(layout).why})"
     seconds = time.monotonic() - started
+    # Charts and CRDs do without it; whoever needs the images refuses.
+    for problem in image_records.survey(layout.root / "images")[1]:
+        console.warn(f"{problem.what}; fix: {problem.fix}")
     console.ok(
         f"bundle: {done}: {', '.join(filled.charts)}; {filled.crds} CRDs; {kai} ({seconds:.1f} s)"
     )
@@ -64,29 +67,35 @@ def verify(layout: Layout) -> None:
     except UserError as error:
         problems += error.problems
     folder = layout.root / "images"
-    try:
-        for record in image_records.read_all(folder):
-            problem = image_records.problem_of_file(record, folder)
-            problems += [problem] if problem else []
-    except UserError as error:
-        problems += error.problems
+    records, unreadable = image_records.survey(folder)
+    problems += unreadable
+    files = (image_records.problem_of_file(record, folder) for record in records)
+    problems += [problem for problem in files if problem]
     if problems:
         raise UserError(problems)
 
 
-def _list(layout: Layout, output: str) -> int:
+def list_held(layout: Layout, output: str) -> int:
+    """Print what the bundle holds.
+
+    Raises:
+        UserError: Some record of an image is unreadable; all that is sound is printed first.
+    """
     kai = kai_of(layout)
     charts = sorted(path.name for path in layout.charts.glob("*"))
     crds = sorted(path.stem for path in layout.crds.glob("*.yaml"))
-    images = [record.image for record in image_records.read_all(layout.root / "images")]
+    records, unreadable = image_records.survey(layout.root / "images")
+    images = [record.image for record in records]
     if output == "json":
         held = {"charts": charts, "crds": crds, "images": images, "kai": kai.complete}
         print(json.dumps(held, indent=2))
-        return ExitCode.OK
-    for title, names in (("charts", charts), ("crds", crds), ("images", images)):
-        for name in names or ["(none)"]:
-            print(f"{title:<8}{name}")
-    print(f"{'kai':<8}{kai.why}")
+    else:
+        for title, names in (("charts", charts), ("crds", crds), ("images", images)):
+            for name in names or ["(none)"]:
+                print(f"{title:<8}{name}")
+        print(f"{'kai':<8}{kai.why}")
+    if unreadable:
+        raise UserError(unreadable)
     return ExitCode.OK
 
 
@@ -97,7 +106,7 @@ def main() -> int:
     if args.command == "fill":
         return _fill(layout, force=args.force)
     if args.command == "list":
-        return _list(layout, args.output)
+        return list_held(layout, args.output)
     verify(layout)
     console.ok("bundle: every file is as recorded")
     return ExitCode.OK

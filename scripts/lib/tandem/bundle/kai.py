@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.bundle.layout import Layout
-from tandem.images.bundle import read_all
+from tandem.images.bundle import survey
 from tandem.versions import pinned
 
 #: Images keep their upstream names in a bundle: values need no other registry then.
@@ -52,7 +52,9 @@ def kai_of(layout: Layout) -> Kai:
     """Return what the bundle holds of KAI."""
     charts = sorted(layout.charts.glob("kai-scheduler*"))
     path = charts[-1] if charts else None
-    held = {record.image for record in read_all(layout.root / "images")}
+    # A record that cannot be read is none of an image that is there; others tell about it.
+    records, _ = survey(layout.root / "images")
+    held = {record.image for record in records}
     wanted = [f"{REGISTRY}/{name}:{pinned('kai-scheduler', 'online')}" for name in IMAGES]
     missing = tuple(image for image in wanted if image not in held) if path else ()
     chart = f"{layout.root.name}/charts/{path.name}" if path else ""

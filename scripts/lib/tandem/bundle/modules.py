@@ -31,7 +31,8 @@ def module_folder(tool: str, module: str) -> Path:
         got = run(
             ["go", "-C", folder, "mod", "download", "-json", module],
             timeout=_DOWNLOAD_TIMEOUT_SECONDS, env=env,
-            fix="check that Go modules can be downloaded here (GOPROXY), then run this again",
+            fix="check that Go modules can be downloaded here (GOPROXY) and that the disk of Go's "
+            "module cache has room, then run this again",
         )  # fmt: skip
         said = str(json.loads(got)["Dir"])
     path = Path(said)
