@@ -3,7 +3,9 @@ SHELL := /usr/bin/env bash
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL := help
 
-export PYTHONPATH := $(CURDIR)/scripts/lib:$(CURDIR)/cluster/host:$(CURDIR)/trainer/src
+empty :=
+export PYTHONPATH := $(subst $(empty) ,:,$(addprefix $(CURDIR)/,scripts/lib cluster/host trainer/src \
+  sidecars/common/src sidecars/endpoint-registry/src sidecars/peer-watcher/src))
 PY := .venv/bin/python
 
 include $(sort $(wildcard scripts/make/*.mk))

@@ -17,8 +17,12 @@ from tandem_host.control_plane import ControlPlane
 
 # Programs that tests start find our modules, also when pytest was not started by make.
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    str(ROOT / folder) for folder in ("scripts/lib", "cluster/host", "trainer/src")
-)
+    str(ROOT / folder)
+    for folder in (
+        "scripts/lib", "cluster/host", "trainer/src", "sidecars/common/src",
+        "sidecars/endpoint-registry/src", "sidecars/peer-watcher/src",
+    )
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

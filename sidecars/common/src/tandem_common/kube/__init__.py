@@ -1,0 +1,72 @@
+"""A thin Kubernetes client on httpx: few calls, typed errors, deadlines, watches.
+
+Not the `kubernetes` package: that one alone takes more memory than a sidecar may have.
+"""
+
+from tandem_common.kube.client import Client, ObjectList
+from tandem_common.kube.config import ClusterConfig, from_kubeconfig, in_cluster, load_config
+from tandem_common.kube.errors import (
+    AlreadyExists,
+    Conflict,
+    DeadlineExceeded,
+    Expired,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NamespaceTerminating,
+    NetworkError,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Transient,
+    Unauthorized,
+)
+from tandem_common.kube.informer import Informer
+from tandem_common.kube.resources import (
+    CONFIGMAPS,
+    EVENTS,
+    JOBS,
+    JOBSETS,
+    PODS,
+    RAYCLUSTERS,
+    RAYJOBS,
+    Resource,
+)
+from tandem_common.kube.watch import Changed, Lost, Synced, Watch, WatchEvent
+
+__all__ = [
+    "CONFIGMAPS",
+    "EVENTS",
+    "JOBS",
+    "JOBSETS",
+    "PODS",
+    "RAYCLUSTERS",
+    "RAYJOBS",
+    "AlreadyExists",
+    "Changed",
+    "Client",
+    "ClusterConfig",
+    "Conflict",
+    "DeadlineExceeded",
+    "Expired",
+    "Forbidden",
+    "Informer",
+    "Invalid",
+    "KubeError",
+    "Lost",
+    "NamespaceTerminating",
+    "NetworkError",
+    "NotFound",
+    "ObjectList",
+    "Resource",
+    "ServerError",
+    "Synced",
+    "TooManyRequests",
+    "Transient",
+    "Unauthorized",
+    "Watch",
+    "WatchEvent",
+    "from_kubeconfig",
+    "in_cluster",
+    "load_config",
+]

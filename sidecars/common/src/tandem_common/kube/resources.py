@@ -1,0 +1,35 @@
+"""The kinds of objects that the sidecars read and write, and their paths in the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of namespaced object."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        """The `apiVersion` of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        """Return the path of a collection, an object or a part of one."""
+        root = f"/apis/{self.group}" if self.group else "/api"
+        words = [f"{root}/{self.version}/namespaces/{namespace}/{self.plural}", name, subresource]
+        return "/".join(word for word in words if word)
+
+
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
+PODS = Resource("", "v1", "pods", "Pod")
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+JOBS = Resource("batch", "v1", "jobs", "Job")
+JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
