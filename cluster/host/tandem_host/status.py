@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tandem_host import node, probes, processes
@@ -42,14 +42,22 @@ class ClusterStatus:
     """The whole cluster, as seen now."""
 
     running: bool
-    healthy: bool
+    #: Everything runs and answers, and the node offers as many GPUs as it should.
+    healthy: bool = field(init=False)
     supervisor_pid: int | None
     components: list[ComponentStatus]
     node_ready: bool
     gpus: int
+    gpus_wanted: int
     dns: bool
     rss_mib: int
     kubeconfig: str
+
+    def __post_init__(self) -> None:
+        """Judge what was seen; old settings alone make nothing unhealthy."""
+        seen = [replace(component, outdated=False) for component in self.components]
+        sound = self.running and not self._lacks(seen, self.gpus_wanted)
+        object.__setattr__(self, "healthy", sound)
 
     def to_json(self) -> str:
         """Return it as a JSON document."""
@@ -57,9 +65,12 @@ class ClusterStatus:
 
     def missing(self, gpus: int) -> list[str]:
         """Return what keeps the cluster from being complete, in words."""
-        found = [f"{c.name} is not running" for c in self.components if c.pid is None]
-        found += [f"{c.name} does not answer" for c in self.components if c.pid and not c.healthy]
-        found += [f"{c.name} has old settings" for c in self.components if c.outdated]
+        return self._lacks(self.components, gpus)
+
+    def _lacks(self, components: list[ComponentStatus], gpus: int) -> list[str]:
+        found = [f"{c.name} is not running" for c in components if c.pid is None]
+        found += [f"{c.name} does not answer" for c in components if c.pid and not c.healthy]
+        found += [f"{c.name} has old settings" for c in components if c.outdated]
         if self.supervisor_pid is None:
             found.append("the supervisor is not running")
         if not self.node_ready:
@@ -80,8 +91,8 @@ def look(settings: Settings, kubeconfig: str) -> ClusterStatus:
     if not running:
         components = [_component(part, None, known, healthy=False) for part in parts]
         return ClusterStatus(
-            running=False, healthy=False, supervisor_pid=None, components=components,
-            node_ready=False, gpus=0, dns=False, rss_mib=0, kubeconfig=kubeconfig,
+            running=False, supervisor_pid=None, components=components, node_ready=False, gpus=0,
+            gpus_wanted=settings.gpus, dns=False, rss_mib=0, kubeconfig=kubeconfig,
         )  # fmt: skip
     with ThreadPoolExecutor(len(parts) + 2) as pool:
         answers = [
@@ -100,15 +111,13 @@ def look(settings: Settings, kubeconfig: str) -> ClusterStatus:
     supervisor = processes.main_process(running, processes.SUPERVISOR)
     supervisor_pid = supervisor.pid if supervisor else None
     supervisor_rss = processes.resident_bytes(supervisor.pid) // _MIB if supervisor else 0
-    node_ready = node.is_ready(this_node)
-    every = all(c.healthy for c in components) and supervisor_pid is not None
     return ClusterStatus(
         running=True,
-        healthy=every and node_ready and dns_answers,
         supervisor_pid=supervisor_pid,
         components=components,
-        node_ready=node_ready,
+        node_ready=node.is_ready(this_node),
         gpus=node.allocatable_gpus(this_node),
+        gpus_wanted=settings.gpus,
         dns=dns_answers,
         rss_mib=sum(c.rss_mib for c in components) + supervisor_rss,
         kubeconfig=kubeconfig,
@@ -129,10 +138,13 @@ def table(status: ClusterStatus) -> str:
             f"  {c.rss_mib:>4} MiB  {state}"
         )
     supervisor = f"pid {status.supervisor_pid}" if status.supervisor_pid else "NOT RUNNING"
+    gpus = f"{status.gpus} GPUs"
+    if status.gpus != status.gpus_wanted:
+        gpus = f"{status.gpus} GPUs INSTEAD OF {status.gpus_wanted}"
     lines += [
         "",
         f"supervisor  {supervisor}",
-        f"node        {'Ready' if status.node_ready else 'NOT READY'}, {status.gpus} GPUs",
+        f"node        {'Ready' if status.node_ready else 'NOT READY'}, {gpus}",
         f"dns         {'answers' if status.dns else 'DOES NOT ANSWER'}",
         f"memory      {status.rss_mib} MiB in all",
         f"kubeconfig  {status.kubeconfig}",

@@ -78,7 +78,7 @@ def component(name: str = "etcd", **changes: Any) -> status.ComponentStatus:
 
 def cluster(*components: status.ComponentStatus, **changes: Any) -> status.ClusterStatus:
     sound = {
-        "running": True, "healthy": True, "supervisor_pid": 2, "node_ready": True, "gpus": 8,
+        "running": True, "supervisor_pid": 2, "node_ready": True, "gpus": 8, "gpus_wanted": 8,
         "dns": True, "rss_mib": 2, "kubeconfig": "k",
     }  # fmt: skip
     return status.ClusterStatus(components=list(components), **{**sound, **changes})
@@ -102,6 +102,36 @@ def test_nothing_is_missing_from_a_complete_cluster() -> None:
 )
 def test_each_lack_has_its_words(seen: status.ClusterStatus, words: str) -> None:
     assert seen.missing(8) == [words]
+
+
+@pytest.mark.parametrize(
+    ("seen", "healthy"),
+    [
+        (cluster(component()), True),
+        (cluster(component(), gpus=0, gpus_wanted=0), True),
+        # A kubelet that has just started has forgotten them.
+        (cluster(component(), gpus=0), False),
+        (cluster(component(), gpus=7), False),
+        (cluster(component(), gpus=9), False),
+        (cluster(component(healthy=False)), False),
+        (cluster(component(pid=None)), False),
+        (cluster(component(), supervisor_pid=None), False),
+        (cluster(component(), node_ready=False), False),
+        (cluster(component(), dns=False), False),
+        (cluster(component(), running=False), False),
+        # It works; `cluster-up` would only start it again with other flags.
+        (cluster(component(outdated=True)), True),
+    ],
+)
+def test_healthy_means_that_everything_works_and_every_gpu_is_there(
+    seen: status.ClusterStatus, *, healthy: bool
+) -> None:
+    assert seen.healthy is healthy
+
+
+def test_the_table_shows_gpus_that_are_missing() -> None:
+    assert "Ready, 8 GPUs\n" in status.table(cluster())
+    assert "Ready, 0 GPUs INSTEAD OF 8\n" in status.table(cluster(gpus=0))
 
 
 def test_the_table_shows_a_component_that_is_down() -> None:
