@@ -60,6 +60,26 @@ def test_auto_takes_the_cluster_of_kubeconfig_and_says_why(
     assert api_server.api.get("/api/v1/namespaces/default") is not None
 
 
+def test_another_providers_cluster_is_neither_forgotten_nor_taken_over(
+    api_server: ControlPlane, checkout: Path
+) -> None:
+    folder = checkout / ".cluster"
+    folder.mkdir()
+    ours = folder / "kubeconfig"
+    shutil.copy(api_server.kubeconfig, ours)
+    (folder / "provider").write_text("host")
+
+    done = tandem(checkout, "", "down", "--provider", "existing")
+    assert done.returncode == 0, done.stderr
+    assert "nothing to do" in done.stderr
+    for source in (ours, api_server.kubeconfig):
+        done = tandem(checkout, str(source), "up", "--provider", "existing")
+        assert done.returncode == 3
+        assert "host cluster is up" in done.stderr
+    assert ours.read_text() == api_server.kubeconfig.read_text()
+    assert (folder / "provider").read_text() == "host"
+
+
 def test_a_cluster_that_does_not_answer_is_refused(checkout: Path) -> None:
     done = tandem(checkout, "/nowhere", "up", "--provider", "existing")
     assert done.returncode == 3

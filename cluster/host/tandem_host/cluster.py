@@ -168,8 +168,17 @@ def beyond_repair(settings: Settings) -> str:
 def _down(settings: Settings, *, purge: bool, before: Record | None = None) -> None:
     known = before or record.find(settings) or record.unknown(settings)
     teardown.run_down(settings, known, purge=purge)
-    if settings.state == CLUSTER / "host":
+    if settings.state == CLUSTER / "host" and not leads_elsewhere(settings, KUBECONFIG):
         KUBECONFIG.unlink(missing_ok=True)
+
+
+def leads_elsewhere(settings: Settings, kubeconfig: Path) -> bool:
+    """Return whether a kubeconfig names another cluster, one that provider `existing` took up."""
+    with suppress(OSError):
+        lines = kubeconfig.read_text(encoding="utf-8", errors="replace").splitlines()
+        servers = {line.split()[1] for line in lines if line.split()[:1] == ["server:"]}
+        return bool(servers) and settings.api_url not in servers
+    return False
 
 
 def _down_others(settings: Settings) -> None:

@@ -79,6 +79,8 @@ class Host:
         """Bring it up or repair it."""
         from tandem_host import cluster  # noqa: PLC0415 - `status` must not load all of it
 
+        if remembered() == "existing":
+            console.note("the existing cluster is forgotten here; it goes on running")
         found = cluster.up(options.gpus)
         console.ok(
             f"host cluster: {found.gpus} GPUs, {found.rss_mib} MiB in all, KUBECONFIG={KUBECONFIG}"
@@ -127,11 +129,12 @@ class Existing:
                     "check the file and the network (kubectl version), or PROVIDER=host",
                 )
             )
-        from tandem_host import processes, settings  # noqa: PLC0415
-
-        if not _own(source) and processes.of_cluster(settings.current().state):
+        if remembered() == "host" or _host_runs():
             raise UserError(
-                Problem("this checkout's host cluster is up", "make cluster-down PROVIDER=host")
+                Problem(
+                    "this checkout's host cluster is up, and it would be lost sight of",
+                    "leave out PROVIDER=existing to use it, or: make cluster-down PROVIDER=host",
+                )
             )
         if not _own(source):
             flat = _kubectl(source, "config", "view", "--raw", "--flatten", "--minify")
@@ -143,8 +146,17 @@ class Existing:
         console.ok(f"existing cluster: {self.status().text}")
 
     def down(self, options: Options) -> None:
-        """Forget it; the cluster itself is not ours to end."""
+        """Forget it; the cluster itself is not ours to end.
+
+        The kubeconfig goes only where `up` of this provider wrote it: another provider's is
+        the one way to a cluster that runs.
+        """
         del options
+        present = remembered()
+        if present != "existing":
+            by = f"the present one is provider {present}'s" if present else "there is none"
+            console.ok(f"no existing cluster was taken up here ({by}); nothing to do")
+            return
         KUBECONFIG.unlink(missing_ok=True)
         console.ok("forgot the existing cluster; it goes on running")
 
@@ -222,21 +234,38 @@ def main(arguments: list[str] | None = None) -> int:
         PROVIDER_FILE.parent.mkdir(parents=True, exist_ok=True)
         PROVIDER_FILE.write_text(provider, encoding="utf-8")
     else:
+        present = remembered()
         chosen.down(Options(purge=options.purge, force=options.force))
-        PROVIDER_FILE.unlink(missing_ok=True)
+        # Another provider's mark stays with its cluster.
+        if present == provider:
+            PROVIDER_FILE.unlink(missing_ok=True)
     return ExitCode.OK
 
 
-def _choose(asked: str) -> tuple[str, str]:
-    remembered = None
+def remembered() -> str | None:
+    """Return the provider of this checkout's present cluster, None without one."""
     if PROVIDER_FILE.is_file():
-        remembered = PROVIDER_FILE.read_text(encoding="utf-8").strip()
+        return PROVIDER_FILE.read_text(encoding="utf-8").strip() or None
+    return None
+
+
+def _host_runs() -> bool:
+    from tandem_host import processes, record, settings  # noqa: PLC0415
+
+    state = settings.current().state
+    found = record.load()
+    # Without root the processes cannot be seen; the machine's record can.
+    return bool(processes.of_cluster(state)) or (found is not None and found.state == str(state))
+
+
+def _choose(asked: str) -> tuple[str, str]:
+    present = remembered()
     source = os.environ.get("KUBECONFIG", "")
     kubeconfig = "" if not source or _own(source) else source
-    ask = asked == AUTO and remembered is None and bool(kubeconfig)
+    ask = asked == AUTO and present is None and bool(kubeconfig)
     return choose(
         asked,
-        remembered=remembered,
+        remembered=present,
         kubeconfig=kubeconfig,
         answers=ask and _answers(kubeconfig),
     )

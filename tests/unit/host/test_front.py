@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tandem import cluster
 from tandem.errors import ExitCode, UserError
+from tandem_host import cluster as host
+from tandem_host import settings
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,66 @@ def test_an_existing_cluster_has_to_be_there(kubeconfig: str, said: str) -> None
     done = run("up", "--provider", "existing", KUBECONFIG=kubeconfig)
     assert done.returncode == ExitCode.PRECONDITION
     assert said in done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout's `.cluster`, with the kubeconfig of a cluster in it."""
+    monkeypatch.setattr(cluster, "PROVIDER_FILE", tmp_path / "provider")
+    monkeypatch.setattr(cluster, "KUBECONFIG", tmp_path / "kubeconfig")
+    (tmp_path / "kubeconfig").write_text("server: https://198.18.0.1:6443\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("present", "said"),
+    [("host", "the present one is provider host's"), ("", "there is none")],
+)
+def test_forgetting_an_existing_cluster_leaves_what_another_provider_made(
+    folder: Path, capsys: pytest.CaptureFixture[str], present: str, said: str
+) -> None:
+    (folder / "provider").write_text(present)
+    assert cluster.main(["down", "--provider", "existing"]) == 0
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert (folder / "kubeconfig").is_file()
+    assert (folder / "provider").read_text() == present
+
+
+def test_an_existing_cluster_that_was_taken_up_is_forgotten(folder: Path) -> None:
+    (folder / "provider").write_text("existing")
+    assert cluster.main(["down"]) == 0
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_existing_cluster_is_not_taken_up_over_the_host_cluster(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, own: bool
+) -> None:
+    (folder / "provider").write_text("host")
+    monkeypatch.setattr(cluster, "_answers", lambda _: True)
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig") if own else "/another")
+    with pytest.raises(UserError, match="host cluster is up") as caught:
+        cluster.main(["up", "--provider", "existing"])
+    assert caught.value.code == ExitCode.PRECONDITION
+    assert (folder / "provider").read_text() == "host"
+
+
+@pytest.mark.parametrize(
+    ("text", "elsewhere"),
+    [
+        ("clusters:\n- cluster:\n    server: https://198.18.0.1:6443\n", False),
+        ("clusters:\n- cluster:\n    server: https://gpu.example:6443\n", True),
+        ("cut sh", False),
+        (None, False),
+    ],
+)
+def test_the_host_provider_tells_its_kubeconfig_from_an_existing_clusters(
+    tmp_path: Path, text: str | None, *, elsewhere: bool
+) -> None:
+    path = tmp_path / "kubeconfig"
+    if text is not None:
+        path.write_text(text)
+    assert host.leads_elsewhere(settings.default(), path) is elsewhere
 
 
 def test_help_shows_examples_and_exit_codes() -> None:
