@@ -17,9 +17,13 @@ from tandem_host.settings import RUN_FOLDER, Settings
 RECORD = RUN_FOLDER / "host.json"
 _COPY = "record.json"
 
-#: Settings of the kernel that kubelet, kube-proxy, CNI or we change.
+#: Settings of the kernel that kubelet, kube-proxy, CNI or we change; restored in this order.
 SYSCTLS = (
     "net/ipv4/ip_forward",
+    # The kernel changes these by itself whenever forwarding changes: a hardened host's would
+    # be lost.
+    "net/ipv4/conf/all/accept_redirects",
+    "net/ipv4/conf/default/accept_redirects",
     "net/bridge/bridge-nf-call-iptables",
     "net/bridge/bridge-nf-call-ip6tables",
     "net/ipv4/conf/all/route_localnet",
