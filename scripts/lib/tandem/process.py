@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tandem.errors import ExitCode, Problem, UserError
+from tandem.errors import (
+    SPACE_FIX,
+    ExitCode,
+    Problem,
+    UserError,
+    describe_space,
+    says_no_space,
+    written_to,
+)
 from tandem.paths import BIN
 
 #: Lines of a failed program's output that the error repeats.
@@ -26,6 +34,22 @@ def tool_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def tail(text: str, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a text, indented, for an error message."""
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-lines:])
+
+
+def failure(what: str, said: str, fix: str, paths: Iterable[Path] = ()) -> UserError:
+    """Return the error for a program that failed; one for want of space is told from others.
+
+    Args:
+        what: The program and how it ended.
+        said: Its output; the end of it is repeated.
+        fix: What a user should do about any other failure.
+        paths: Where it wrote.
+    """
+    shown = f"{what}:\n{tail(said)}" if said.strip() else what
+    if not says_no_space(said):
+        return UserError(Problem(shown, fix), ExitCode.FAILURE)
+    where = describe_space([*paths, *written_to()])
+    return UserError(Problem(f"{shown}\n    no space left ({where})", SPACE_FIX))
 
 
 def run(
@@ -81,10 +105,7 @@ def run(
         ) from error
     if done.returncode != 0:
         where = f" (all of it: {log})" if log else ""
-        raise UserError(
-            Problem(f"{shown} ended with code {done.returncode}{where}:\n{tail(said)}", fix),
-            ExitCode.FAILURE,
-        )
+        raise failure(f"{shown} ended with code {done.returncode}{where}", said, fix)
     return "" if log is not None else done.stdout
 
 
