@@ -5,7 +5,6 @@ python -m tandem.cluster up|down|status [--provider auto|existing|host]
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from tandem.cli import Parser, whole_number
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import CLUSTER, KUBECONFIG
@@ -298,23 +298,17 @@ def _ready(node: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _gpus(text: str) -> int:
-    count = int(text)
-    if not 0 <= count <= 1024:  # noqa: PLR2004 - what one node can sensibly pretend
-        raise argparse.ArgumentTypeError(f"{count} is not between 0 and 1024")
-    return count
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tandem.cluster",
-        description="Bring a cluster up, take it down, look at it.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Parser:
+    parser = Parser(
+        "python -m tandem.cluster", "Bring a cluster up, take it down, look at it.", _EXAMPLES
     )
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring the cluster up, or repair it")
-    up.add_argument("--gpus", type=_gpus, help="simulated GPUs of the node (host; default 8)")
+    up.add_argument(
+        "--gpus",
+        type=whole_number(0, 1024, example=8),
+        help="simulated GPUs of the node (host; default 8)",
+    )
     down = commands.add_parser("down", help="take the cluster down; images and logs stay")
     down.add_argument("--purge", action="store_true", help="delete images and logs too")
     down.add_argument(

@@ -12,7 +12,6 @@ the environment's own pinned charts (`helm show crds`) in the others.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.bundle.layout import Layout, problems_of, sha256_of
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import BUILD, ROOT
@@ -252,12 +252,9 @@ def delete(files: list[Path]) -> None:
     )  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tandem.crds",
-        description="Install and upgrade the CRDs that the platform's releases need.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Parser:
+    parser = Parser(
+        "tandem.crds", "Install and upgrade the CRDs that the platform's releases need.", _EPILOG
     )
     commands = parser.add_subparsers(dest="command", required=True)
     applier = commands.add_parser("apply", help="server-side apply, then wait until established")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, run_main
 from tandem.render import OVERLAYS, require_variant
@@ -22,12 +21,7 @@ exit codes: 0 ok, 1 failure, 2 unknown variant, 3 an image is missing or a run o
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="tandem.deploy",
-        description="Apply or remove a variant.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("tandem.deploy", "Apply or remove a variant.", _EPILOG)
     parser.add_argument("command", choices=("up", "down"))
     parser.add_argument("--variant", default="monolithic-rayjob", help="of kustomize/overlays")
     args = parser.parse_args()

@@ -7,13 +7,13 @@ releases; CRDs only when asked for. Every step has a deadline.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterable
 from typing import Any
 
 from tandem import crds
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import BUILD, ROOT
@@ -114,11 +114,8 @@ def destroy(environment: str, *, with_crds: bool) -> None:
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="tandem.platform",
-        description="Install, upgrade and remove the platform's releases.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "tandem.platform", "Install, upgrade and remove the platform's releases.", _EPILOG
     )
     commands = parser.add_subparsers(dest="command", required=True)
     syncer = commands.add_parser("sync", help="install or upgrade")

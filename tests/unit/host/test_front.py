@@ -58,8 +58,8 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     ("words", "said"),
     [
         (["up", "--provider", "minikube"], "there is no provider 'minikube'"),
-        (["up", "--gpus", "-1"], "not between 0 and 1024"),
-        (["up", "--gpus", "many"], "invalid"),
+        (["up", "--gpus", "-1"], "'-1' is not a whole number between 0 and 1024"),
+        (["up", "--gpus", "many"], "fix: write one of them, such as 8"),
         (["sideways"], "invalid choice"),
         (["up", "--provider", "existing", "--gpus", "2"], "leave out --gpus"),
     ],

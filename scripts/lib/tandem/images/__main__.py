@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from dataclasses import asdict
 from pathlib import Path
 
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.images import bundle
@@ -33,12 +33,11 @@ exit codes: 0 ok, 1 a build or a load failed, 2 usage,
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tandem.images",
-        description="Build the container images of the host cluster and load them into it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Parser:
+    parser = Parser(
+        "tandem.images",
+        "Build the container images of the host cluster and load them into it.",
+        _EPILOG,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("build", help="build what has changed, into the bundle")

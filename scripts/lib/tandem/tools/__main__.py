@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.tools.build import make_tools
@@ -22,13 +22,8 @@ exit codes: 0 ok, 1 a build failed, 2 usage, 3 a tool is missing or of another v
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tandem.tools",
-        description="Build or unpack every pinned program into ./bin.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> Parser:
+    parser = Parser("tandem.tools", "Build or unpack every pinned program into ./bin.", _EPILOG)
     commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("make", help="bring ./bin to the pinned versions")
     make.add_argument("groups", nargs="*", help="only these groups (folders of tools/, wheels)")
