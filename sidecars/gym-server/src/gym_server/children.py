@@ -1,0 +1,285 @@
+"""A program that runs under this one: its output, its end and the reason for it.
+
+The child leads a process group of its own. Its output passes through byte by byte and the
+last lines are kept, since they are what a person needs first when it has failed. Nothing of
+the group outlives its leader, and the leader does not outlive this process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gym_server.signals import SIGNALLED
+
+#: Lines that are kept, and how much of each.
+TAIL_LINES = 40
+LINE_LENGTH = 500
+#: Seconds that the rest of the group gets when its leader has ended unasked.
+_REST_SECONDS = 5.0
+#: Seconds for which output is still read when the group is gone: a pipe may have been handed on
+#: to a process outside of it that never closes it.
+_OUTPUT_SECONDS = 1.0
+_CHUNK = 65536
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended."""
+
+    name: str
+    #: As `subprocess` gives it: the exit code, or the signal's number below zero.
+    status: int
+    seconds: float
+    tail: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The code as a shell gives it: 128 + number when a signal ended it."""
+        return self.status if self.status >= 0 else SIGNALLED - self.status
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with code 0."""
+        return self.status == 0
+
+    @property
+    def reason(self) -> str:
+        """One line: what ended, how, after how long."""
+        how = f"ended with code {self.status}"
+        if self.status < 0:
+            how = f"was ended by signal {-self.status} ({signal.strsignal(-self.status)})"
+        elif self.status > SIGNALLED and (word := _signal_name(self.status - SIGNALLED)):
+            how += f", which is how a shell tells of {word}"
+        return f"{self.name} {how} after {self.seconds:.0f} s"
+
+    def last_lines(self, count: int) -> str:
+        """Return its last lines as one text."""
+        return "\n".join(self.tail[-count:]) if count else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+class Tail:
+    """The last lines of several streams, in the order in which their ends were read."""
+
+    def __init__(self, lines: int = TAIL_LINES) -> None:
+        """Keep so many lines."""
+        self._lines: deque[str] = deque(maxlen=lines)
+        self._open: dict[object, bytes] = {}
+
+    def add(self, stream: object, data: bytes) -> None:
+        """Take what a stream has said."""
+        *whole, rest = (self._open.get(stream, b"") + data).split(b"\n")
+        self._lines.extend(filter(None, map(_clean, whole)))
+        # What is longer than any line that is shown need not be kept whole.
+        self._open[stream] = rest[-4 * LINE_LENGTH :]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the lines, unfinished ones last."""
+        unfinished = filter(None, map(_clean, self._open.values()))
+        return (*self._lines, *unfinished)[-(self._lines.maxlen or 0) :]
+
+
+def _clean(raw: bytes) -> str:
+    """Return a line as a terminal would show it: a progress bar is its last state."""
+    text = _ESCAPES.sub("", raw.decode("utf-8", errors="replace")).rstrip()
+    shown = text.rpartition("\r")[2][:LINE_LENGTH]
+    return "".join(
+        c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in shown
+    )
+
+
+def members(group: int) -> list[int]:
+    """Return the living processes of a group, its leader not counted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        # Processes come and go while we read.
+        with suppress(OSError, ValueError):
+            pid = int(entry.name)
+            # The program's name is in brackets and may hold spaces: fields count from behind it.
+            stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+            state, _, its_group = stat.rpartition(")")[2].split()[:3]
+            if pid != group and int(its_group) == group and state not in "ZX":
+                found.append(pid)
+    return found
+
+
+def command(argv: Sequence[str]) -> list[str]:
+    """Return the command line that ends a program when this process is gone, however it went."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", "--", *argv] if setpriv else list(argv)
+
+
+class Child:
+    """One child process with its group.
+
+    `start` must be called by the main thread: the kernel ends the child when the *thread* that
+    made it ends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        out: IO[bytes],
+        err: IO[bytes],
+        on_end: Callable[[Ended], None],
+    ) -> None:
+        """Take what to run; nothing is started yet.
+
+        Args:
+            name: What messages call it.
+            argv: The command line.
+            env: Its whole environment.
+            out: Where its standard output goes.
+            err: Where its standard error goes.
+            on_end: Called once, in a thread, when it has ended and its output is read.
+        """
+        self.name = name
+        self._argv = list(argv)
+        self._env = dict(env)
+        self._sinks = (out, err)
+        self._on_end = on_end
+        self._tail = Tail()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        #: Until when a group that was asked to end has time for it.
+        self._until = 0.0
+        self._ended: Ended | None = None
+        self._over = threading.Event()
+        # Held while the process is reaped: a signal must not meet a re-used id.
+        self._reaping = threading.Lock()
+
+    @property
+    def ended(self) -> Ended | None:
+        """How it ended, None while it runs."""
+        return self._ended
+
+    @property
+    def pid(self) -> int:
+        """Its process id, also that of its group; 0 before the start."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            command(self._argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env=self._env, start_new_session=True, bufsize=0,
+        )  # fmt: skip
+        threading.Thread(
+            target=self._follow, args=(self._process,), name=f"child-{self.name}", daemon=True
+        ).start()
+
+    def send(self, number: int, *, group: bool = True) -> None:
+        """Send a signal to the group, or to the leader alone; no effect after the end."""
+        with self._reaping:
+            if self._process is None or self._process.returncode is not None:
+                return
+            with suppress(ProcessLookupError):
+                if group:
+                    os.killpg(self._process.pid, number)
+                else:
+                    os.kill(self._process.pid, number)
+
+    def wait(self, seconds: float) -> Ended | None:
+        """Return how it ended, None when it still runs after so many seconds."""
+        self._over.wait(timeout=max(0.0, seconds))
+        return self._ended
+
+    def stop(self, grace: float, *, number: int = signal.SIGTERM, group: bool = True) -> Ended:
+        """End it: ask, and after the grace kill the whole group.
+
+        Raises:
+            RuntimeError: It was never started.
+        """
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was never started")
+        self._until = time.monotonic() + grace
+        self.send(number, group=group)
+        while self.wait(grace) is None:
+            self.send(signal.SIGKILL)
+            grace = 1.0
+        return self._ended or Ended(self.name, -signal.SIGKILL, 0.0)
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Pass its output on until it has ended, then clear up and tell."""
+        with selectors.DefaultSelector() as selector:
+            for pipe, sink in zip((process.stdout, process.stderr), self._sinks, strict=True):
+                if pipe is not None:
+                    selector.register(pipe, selectors.EVENT_READ, sink)
+            self._copy(selector, [process.pid], math.inf)
+            # The leader is not reaped yet, so the group's id is still its own.
+            self.send(signal.SIGTERM)
+            deadline = max(self._until, time.monotonic() + _REST_SECONDS)
+            while (left := members(process.pid)) and time.monotonic() < deadline:
+                self._copy(selector, left, deadline)
+            self.send(signal.SIGKILL)
+            self._copy(selector, [], time.monotonic() + _OUTPUT_SECONDS)
+        with self._reaping:
+            status = process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self._ended = Ended(self.name, status, time.monotonic() - self._started, self._tail.lines())
+        self._over.set()
+        self._on_end(self._ended)
+
+    def _copy(self, selector: selectors.BaseSelector, pids: Sequence[int], until: float) -> None:
+        """Copy output until one of some processes has ended, or without any, all of it."""
+        fds = []
+        try:
+            for pid in pids:
+                fds.append(os.pidfd_open(pid))
+                selector.register(fds[-1], selectors.EVENT_READ)
+            while selector.get_map() and (left := until - time.monotonic()) > 0:
+                for key, _ in selector.select(None if left == math.inf else left):
+                    if key.fd in fds:
+                        return
+                    data = os.read(key.fd, _CHUNK)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                        continue
+                    self._tail.add(key.fd, data)
+                    self._pass_on(key.data, data)
+        except ProcessLookupError:
+            return  # one ended before it could be watched
+        finally:
+            for fd in fds:
+                with suppress(KeyError):
+                    selector.unregister(fd)
+                os.close(fd)
+
+    @staticmethod
+    def _pass_on(sink: IO[bytes], data: bytes) -> None:
+        # Whoever read our output has gone: that must not stop the child, which would block.
+        with suppress(OSError, ValueError):
+            sink.write(data)
+            sink.flush()

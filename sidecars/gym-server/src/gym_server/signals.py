@@ -1,0 +1,63 @@
+"""Requests to end, taken down from the first instruction on.
+
+Only small modules of the standard library are imported here: an entry point installs the
+handlers before it imports anything that takes time. A process that is the first one of its
+container has no default action for SIGTERM, so without a handler it would be ignored.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any
+
+#: What asks a program to end: the kubelet, Ctrl-C, a terminal that went away.
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: A shell's exit code for a process that a signal ended is this plus the signal's number.
+SIGNALLED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Somebody asked this program to end."""
+
+    number: int
+
+    def __str__(self) -> str:
+        """Return the signal's name."""
+        return signal.Signals(self.number).name
+
+
+class Mailbox:
+    """Everything that happens, in order: signals, ends of children, news of the registry.
+
+    Threads and signal handlers put, the main thread gets. (A SimpleQueue may be put to from a
+    handler that has interrupted a get.)
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+
+    def put(self, event: Any) -> None:
+        """Add an event."""
+        self._queue.put(event)
+
+    def get(self, seconds: float) -> Any:
+        """Return the next event, None when none came in so many seconds."""
+        try:
+            return self._queue.get(timeout=max(0.0, seconds))
+        except Empty:
+            return None
+
+
+def catch(mailbox: Mailbox) -> None:
+    """Turn every request to end into an event from now on."""
+
+    def handler(number: int, _frame: FrameType | None) -> None:
+        mailbox.put(Stop(number))
+
+    for number in ENDING:
+        signal.signal(number, handler)
