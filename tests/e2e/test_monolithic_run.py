@@ -12,9 +12,10 @@ import pytest
 
 from support.runs import VARIANT, Runs
 from tandem.process import tool_env
+from tandem.render import render_variant
 from tandem.run.collect import pods_of
 from tandem.run.follow import follow
-from tandem.run.kube import get, render, the_rayjob
+from tandem.run.kube import get, the_rayjob
 from tandem.run.metrics import first_and_last_reward, read_steps
 
 pytestmark = pytest.mark.cluster
@@ -51,8 +52,8 @@ def test_the_demo_trains_and_keeps_its_results(platform: Path) -> None:
 def test_a_second_demo_replaces_the_finished_run_and_its_pods_end(platform: Path) -> None:
     # The first run's RayJob is still there (ttl); `kubectl apply` alone would be a no-op.
     assert platform.is_file()
-    namespace = the_rayjob(render(VARIANT), VARIANT)["metadata"]["namespace"]
-    name = the_rayjob(render(VARIANT), VARIANT)["metadata"]["name"]
+    namespace = the_rayjob(render_variant(VARIANT), VARIANT)["metadata"]["namespace"]
+    name = the_rayjob(render_variant(VARIANT), VARIANT)["metadata"]["name"]
     before = get("rayjobs.ray.io", namespace, name=name)
     done = demo()
     assert done.returncode == 0

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tandem.process import tool_env
+from tandem.render import render_variant
 from tandem.run.follow import RunName
-from tandem.run.kube import get, kubectl, render, the_rayjob
+from tandem.run.kube import get, kubectl, the_rayjob
 
 VARIANT = "monolithic-rayjob"
 
@@ -24,7 +25,7 @@ class Runs:
         self._names: list[tuple[str, str]] = []
 
     def start(self, name: str, entrypoint: str, image: str = "") -> RunName:
-        rayjob = copy.deepcopy(the_rayjob(render(VARIANT), VARIANT))
+        rayjob = copy.deepcopy(the_rayjob(render_variant(VARIANT), VARIANT))
         rayjob["metadata"]["name"] = name
         rayjob["spec"]["entrypoint"] = entrypoint
         if image:

@@ -81,6 +81,29 @@ def up(gpus: int | None = None) -> ClusterStatus:
     return status.look(wanted, str(KUBECONFIG))
 
 
+def foresee() -> list[Problem]:
+    """Return what would keep `up` from working once tools and images are made.
+
+    For callers that would find out only after a long build; starts and changes nothing.
+    """
+    settings = default()
+    facts = preflight.before_build(preflight.gather(settings))
+    if not _is_root():
+        return preflight.problems(facts)
+    try:
+        claim = ownership.refuse_if_taken(settings)
+    except UserError as taken:
+        return [*taken.problems, *preflight.problems(preflight.beside_another(facts))]
+    if claim is Claim.OURS and _complete(_as_it_runs(settings)):
+        return []
+    return preflight.problems(facts)
+
+
+def _as_it_runs(settings: Settings) -> Settings:
+    wanted = settings.with_gpus(current().gpus)
+    return replace(wanted, oom_adjust=preflight.lowers_oom_score())
+
+
 def down(*, purge: bool = False, force: bool = False) -> bool:
     """Take the cluster down; returns whether there was one.
 

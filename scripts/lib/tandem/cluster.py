@@ -71,6 +71,9 @@ class Provider(Protocol):
     def status(self) -> Report:
         """Look at it."""
 
+    def foresee(self) -> list[Problem]:
+        """Return what would keep `up` from working once tools and images are made."""
+
 
 class Host:
     """A one-node Kubernetes on this machine (package `tandem_host`)."""
@@ -106,6 +109,12 @@ class Host:
         found = status.look(settings.current(), str(KUBECONFIG))
         return Report(found.healthy, asdict(found), status.table(found))
 
+    def foresee(self) -> list[Problem]:
+        """Return what the machine lacks."""
+        from tandem_host import cluster  # noqa: PLC0415
+
+        return cluster.foresee()
+
 
 class Existing:
     """The cluster that KUBECONFIG points to: looked at, never changed."""
@@ -117,25 +126,10 @@ class Existing:
                 Problem("an existing cluster has the GPUs that it has", "leave out --gpus"),
                 ExitCode.USAGE,
             )
-        source = os.environ.get("KUBECONFIG", "")
-        if not source:
-            raise UserError(
-                Problem("KUBECONFIG is not set", "export KUBECONFIG=<file>, or PROVIDER=host")
-            )
-        if not _answers(source):
-            raise UserError(
-                Problem(
-                    f"the cluster of KUBECONFIG={source} does not answer",
-                    "check the file and the network (kubectl version), or PROVIDER=host",
-                )
-            )
-        if remembered() == "host" or _host_runs():
-            raise UserError(
-                Problem(
-                    "this checkout's host cluster is up, and it would be lost sight of",
-                    "leave out PROVIDER=existing to use it, or: make cluster-down PROVIDER=host",
-                )
-            )
+        problems = self.foresee()
+        if problems:
+            raise UserError(problems)
+        source = os.environ["KUBECONFIG"]
         if not _own(source):
             flat = _kubectl(source, "config", "view", "--raw", "--flatten", "--minify")
             KUBECONFIG.parent.mkdir(parents=True, exist_ok=True)
@@ -177,6 +171,27 @@ class Existing:
         text = f"{ready} of {len(nodes)} nodes Ready, {gpus} GPUs, KUBECONFIG={KUBECONFIG}"
         return Report(healthy=0 < ready == len(nodes), data=data, text=text)
 
+    def foresee(self) -> list[Problem]:
+        """Return why the cluster of KUBECONFIG cannot be used."""
+        source = os.environ.get("KUBECONFIG", "")
+        if not source:
+            return [Problem("KUBECONFIG is not set", "export KUBECONFIG=<file>, or PROVIDER=host")]
+        if not _answers(source):
+            return [
+                Problem(
+                    f"the cluster of KUBECONFIG={source} does not answer",
+                    "check the file and the network (kubectl version), or PROVIDER=host",
+                )
+            ]
+        if remembered() == "host" or _host_runs():
+            return [
+                Problem(
+                    "this checkout's host cluster is up, and it would be lost sight of",
+                    "leave out PROVIDER=existing to use it, or: make cluster-down PROVIDER=host",
+                )
+            ]
+        return []
+
 
 PROVIDERS: dict[str, Provider] = {"existing": Existing(), "host": Host()}
 
@@ -217,7 +232,7 @@ def choose(
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = _parser().parse_args(arguments)
-    provider, why = _choose(options.provider)
+    provider, why = chosen_for(options.provider)
     if options.provider == AUTO and options.command != "status":
         console.note(f"provider {provider}: {why}")
     chosen = PROVIDERS[provider]
@@ -258,7 +273,12 @@ def _host_runs() -> bool:
     return bool(processes.of_cluster(state)) or (found is not None and found.state == str(state))
 
 
-def _choose(asked: str) -> tuple[str, str]:
+def chosen_for(asked: str) -> tuple[str, str]:
+    """Return the provider to use here and now, and why.
+
+    Raises:
+        UserError: There is no such provider.
+    """
     present = remembered()
     source = os.environ.get("KUBECONFIG", "")
     kubeconfig = "" if not source or _own(source) else source
@@ -282,11 +302,26 @@ def _answers(kubeconfig: str) -> bool:
             words, check=False, capture_output=True, timeout=_REACH_SECONDS * 2,
             env=tool_env({"KUBECONFIG": kubeconfig}),
         )  # fmt: skip
-    except FileNotFoundError as error:
-        raise UserError(Problem("kubectl is missing in ./bin", "make tools")) from error
+    except FileNotFoundError:
+        # Before `make tools` the cluster can be asked all the same.
+        return _answers_a_library(kubeconfig)
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
+
+
+def _answers_a_library(kubeconfig: str) -> bool:
+    from kubernetes import client, config  # noqa: PLC0415 - half a second that `status` has not
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+    settings = client.Configuration()
+    settings.retries = False
+    try:
+        config.load_kube_config(kubeconfig, client_configuration=settings)
+        client.VersionApi(client.ApiClient(settings)).get_code(_request_timeout=_REACH_SECONDS)
+    except (config.ConfigException, client.ApiException, HTTPError, OSError):
+        return False
+    return True
 
 
 def _kubectl(kubeconfig: str, *words: str) -> str:

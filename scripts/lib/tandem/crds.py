@@ -121,22 +121,29 @@ def foreign_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted(labels)
 
 
+def not_local(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
+    """Return why environment `default` must not be installed on a cluster of these nodes."""
+    return [
+        Problem(
+            f"environment default is for the local cluster, this one has node {node} "
+            f"without label {LOCAL_LABEL}=true: images built here are not on it",
+            "use -e prod, kind or nvkind; or correct KUBECONFIG; or, if the images are "
+            f"there, kubectl label node {node} {LOCAL_LABEL}=true",
+        )
+        for node in foreign_nodes(nodes)[:1]
+    ]
+
+
 def require_local() -> None:
     """Refuse a cluster that is not local: the default environment would break its operators.
 
     Raises:
         UserError: The cluster has nodes and none carries the label of a local one.
     """
-    foreign = foreign_nodes(json.loads(_kubectl("get", "nodes", "-o", "json", timeout=60))["items"])
-    if foreign:
-        raise UserError(
-            Problem(
-                f"environment default is for the local cluster, this one has node {foreign[0]} "
-                f"without label {LOCAL_LABEL}=true: images built here are not on it",
-                "use -e prod, kind or nvkind; or correct KUBECONFIG; or, if the images are "
-                f"there, kubectl label node {foreign[0]} {LOCAL_LABEL}=true",
-            )
-        )
+    nodes = json.loads(_kubectl("get", "nodes", "-o", "json", timeout=60))["items"]
+    problems = not_local(nodes)
+    if problems:
+        raise UserError(problems)
 
 
 def _names(files: Iterable[Path]) -> list[str]:

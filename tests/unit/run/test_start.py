@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tandem.errors import ExitCode, UserError
-from tandem.run.kube import render, the_rayjob
+from tandem.render import render_variant
+from tandem.run.kube import the_rayjob
 from tandem.run.metrics import first_and_last_reward, metrics_of, read_steps
 from tandem.run.start import images_of, missing_images
 
@@ -46,7 +47,7 @@ def test_only_local_images_have_to_be_on_the_node_already() -> None:
 
 def test_an_unknown_variant_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="unknown variant: monolitic") as refused:
-        render("monolitic")
+        render_variant("monolitic")
     assert refused.value.code == ExitCode.USAGE
     assert "monolithic-rayjob" in refused.value.problems[0].fix
 

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from tandem.errors import UserError
+from tandem.paths import CACHE, CLUSTER
 from tandem.run.kube import get, kubectl
 
 #: Driver logs of Ray jobs lie here on the head pod, not in the pod's own output.
 _JOB_LOGS = "cat /tmp/ray/session_latest/logs/job-driver-*.log"
+
+#: Logs of the host provider's components.
+COMPONENT_LOGS = CLUSTER / "host" / "logs"
+#: Logs of the programs that make tools and images.
+BUILD_LOGS = CACHE / "logs"
+#: The end of a log tells how it went wrong; the whole of it can be gigabytes.
+_TAIL_BYTES = 4 * 2**20
+_REACH_SECONDS = 10.0
 
 
 def _keep(path: Path, *args: str, timeout: float = 30.0) -> None:
@@ -81,6 +90,41 @@ def collect_results(folder: Path, namespace: str, cluster: str, source: str) -> 
     except UserError as error:
         (folder / "results-missing.txt").write_text(f"{error}\n", encoding="utf-8")
     return sorted(path for path in folder.iterdir() if path.suffix in (".jsonl", ".png"))
+
+
+def copy_logs(source: Path, target: Path, *, since: float = 0.0) -> None:
+    """Copy the ends of the logs in a folder that were written to since a time (epoch)."""
+    if not source.is_dir():
+        return
+    for log in sorted(source.glob("*.log")):
+        try:
+            state = log.stat()
+            if state.st_mtime < since:
+                continue
+            with log.open("rb") as content:
+                content.seek(max(0, state.st_size - _TAIL_BYTES))
+                held = content.read(_TAIL_BYTES)
+        except OSError as error:
+            held = f"could not be collected: {error}\n".encode()
+        target.mkdir(parents=True, exist_ok=True)
+        (target / log.name).write_bytes(held)
+
+
+def collect_cluster(folder: Path) -> None:
+    """Write nodes, pods and events of the whole cluster below a folder, if it answers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        kubectl("get", "--raw=/version", timeout=_REACH_SECONDS)
+    except UserError as error:
+        (folder / "api-server.txt").write_text(f"does not answer: {error}\n", encoding="utf-8")
+        return
+    _keep(folder / "nodes.txt", "describe", "nodes")
+    _keep(folder / "pods.txt", "get", "pods", "--all-namespaces", "-o", "wide")
+    _keep(folder / "pods-described.txt", "describe", "pods", "--all-namespaces")
+    _keep(
+        folder / "events.txt",
+        "get", "events", "--all-namespaces", "--sort-by=.lastTimestamp",
+    )  # fmt: skip
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> Path:

@@ -19,9 +19,11 @@ from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ARTIFACTS, KUBECONFIG, ROOT
 from tandem.process import run, stream
-from tandem.run.collect import collect_logs, collect_results, write_summary
+from tandem.render import require_variant
+from tandem.run import collect, preflight
+from tandem.run.end import end_lingering
 from tandem.run.follow import RunName, follow
-from tandem.run.kube import get, variants
+from tandem.run.kube import get
 from tandem.run.metrics import first_and_last_reward, read_steps
 from tandem.run.start import RESULTS, start
 from tandem.run.verdict import Verdict
@@ -38,7 +40,9 @@ examples:
   python -m tandem.run.demo --only-run            the cluster is up and synced already
   python -m tandem.run.demo --output json         the summary on stdout
 
-exit codes: the run's own; 2 usage, 3 a precondition is not met
+exit codes: the run's own; 2 usage, 3 a precondition is not met. What can be known to fail is
+refused before anything is started; a phase that fails later ends the demo with its own code.
+From then on artifacts/<run>/ holds summary.json and the logs and events that could be had.
 """
 
 
@@ -50,6 +54,8 @@ class Demo:
     provider: str
     folder: Path
     phases: dict[str, float] = field(default_factory=dict)
+    #: When it began (epoch): older logs are another demo's.
+    began: float = field(default_factory=time.time)
 
     def phase(self, name: str, work: Callable[[], object]) -> None:
         """Run one phase and keep its time, also when it fails."""
@@ -101,9 +107,36 @@ def _run(demo: Demo) -> Verdict:
     finally:
         # The pods live on for a short while after the verdict: keep what they hold now.
         cluster = _cluster_name(started.run)
-        collect_results(demo.folder, started.run.namespace, cluster, RESULTS)
-        collect_logs(demo.folder / "logs", started.run.namespace, started.run.name, cluster)
+        collect.collect_results(demo.folder, started.run.namespace, cluster, RESULTS)
+        collect.collect_logs(demo.folder / "logs", started.run.namespace, started.run.name, cluster)
+    end_lingering(started.run, verdict)
     return verdict
+
+
+def keep_failure(demo: Demo, error: UserError) -> UserError:
+    """Keep what tells why the last phase failed, and return the error that names the place."""
+    phase = list(demo.phases)[-1]
+    logs = demo.folder / "logs"
+    collect.copy_logs(collect.BUILD_LOGS, logs / "build", since=demo.began)
+    if phase in ("cluster", "sync"):
+        collect.copy_logs(collect.COMPONENT_LOGS, logs / "cluster")
+    if phase in ("cluster", "sync") and KUBECONFIG.is_file():
+        use_the_cluster()
+        collect.collect_cluster(logs)
+    summary = {
+        "variant": demo.variant,
+        "succeeded": False,
+        "exit_code": int(error.code),
+        "reason": f"phase {phase} failed",
+        "problems": [{"what": each.what, "fix": each.fix} for each in error.problems],
+        "phases_seconds": demo.phases,
+        "artifacts": str(demo.folder),
+    }
+    collect.write_summary(demo.folder, summary)
+    *others, last = error.problems
+    kept = [path.relative_to(demo.folder) for path in sorted(logs.rglob("*")) if path.is_file()]
+    where = f"look at {os.path.relpath(demo.folder)}: {', '.join(map(str, kept)) or 'summary.json'}"
+    return UserError([*others, Problem(last.what, f"{last.fix}; {where}")], error.code)
 
 
 def _report(demo: Demo, verdict: Verdict, output: str) -> None:
@@ -117,7 +150,7 @@ def _report(demo: Demo, verdict: Verdict, output: str) -> None:
         "reward_first_last": rewards,
         "artifacts": str(demo.folder),
     }
-    write_summary(demo.folder, summary)
+    collect.write_summary(demo.folder, summary)
     if output == "json":
         print(json.dumps(summary, indent=2))
         return
@@ -145,24 +178,23 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Run the demo."""
     args = _parser().parse_args()
-    if args.variant not in variants():
-        raise UserError(
-            Problem(f"unknown variant: {args.variant}", f"use one of: {', '.join(variants())}"),
-            ExitCode.USAGE,
-        )
+    with console.phase("preflight"):
+        if args.only_run:
+            require_variant(args.variant)
+        else:
+            preflight.check(args.variant, args.provider, os.environ.get("KUBECONFIG", ""))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     demo = Demo(args.variant, args.provider, ARTIFACTS / f"{args.variant}-{stamp}")
     demo.folder.mkdir(parents=True, exist_ok=True)
-    if not args.only_run:
-        demo.prepare()
-    if KUBECONFIG.is_file():
-        use_the_cluster()
     verdicts: list[Verdict] = []
     try:
+        if not args.only_run:
+            demo.prepare()
+        elif KUBECONFIG.is_file():
+            use_the_cluster()
         demo.phase("run", lambda: verdicts.append(_run(demo)))
-    except UserError:
-        console.note(f"logs and events: {os.path.relpath(demo.folder)}/logs")
-        raise
+    except UserError as error:
+        raise keep_failure(demo, error) from error
     [verdict] = verdicts
     _report(demo, verdict, args.output)
     if verdict.succeeded:

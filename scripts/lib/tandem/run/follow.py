@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, Queue
@@ -13,9 +13,9 @@ from kubernetes import client, config
 
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
-from tandem.run.kube import kubeconfig
+from tandem.run.kube import get, kubeconfig
 from tandem.run.metrics import MetricsTail
-from tandem.run.verdict import Verdict, hopeless_pod, pending_reasons, state_of, verdict_of
+from tandem.run.verdict import Verdict, Wait, state_of, unplaced, verdict_of, waits_of
 from tandem.run.watches import Seen, WatchInto
 
 #: What a pod waits for is told once it has waited this long: a moment of Pending is normal.
@@ -47,22 +47,25 @@ def is_running_head(pod: dict[str, Any]) -> bool:
 class Follower:
     """What is known of a run, and what a person was told of it."""
 
-    def __init__(self, run: RunName) -> None:
+    def __init__(self, run: RunName, clock: Callable[[], float] = time.monotonic) -> None:
         """Know nothing yet."""
         self._run = run
+        self._clock = clock
         self._cluster = ""
         self._pods: dict[str, dict[str, Any]] = {}
         self._tail: MetricsTail | None = None
         self._tail_opened = 0.0
+        self._placing: dict[str, str] = {}
+        self._since: dict[str, float] = {}
         self._told: set[str] = set()
-        self._started = time.monotonic()
+        self._started = clock()
         self.state = "not seen yet"
 
     def take(self, seen: Seen) -> Verdict | None:
         """Take one observation in and return the verdict if it decides the run."""
         if seen.kind == "pod":
             self._take_pod(seen)
-            return hopeless_pod(self._own_pods())
+            return None
         if seen.obj["metadata"]["uid"] != self._run.uid:
             return None
         status = seen.obj.get("status") or {}
@@ -76,9 +79,10 @@ class Follower:
         return verdict_of(seen.obj)
 
     def tell(self) -> None:
-        """Open the metrics when the head runs, and say once why a pod is not placed."""
-        now = time.monotonic()
-        heads = [pod for pod in self._own_pods() if is_running_head(pod)]
+        """Open the metrics when the head runs, and say what pods wait for."""
+        now = self._clock()
+        pods = self._own_pods()
+        heads = [pod for pod in pods if is_running_head(pod)]
         due = now - self._tail_opened > _TAIL_AGAIN_SECONDS
         if heads and due and (self._tail is None or self._tail.ended):
             name = heads[0]["metadata"]["name"]
@@ -86,9 +90,44 @@ class Follower:
             self._tail.start()
             self._tail_opened = now
         if now - self._started > PENDING_SECONDS:
-            for words in set(pending_reasons(self._own_pods())) - self._told:
-                console.warn(f"pending: {words}")
-                self._told.add(words)
+            placing = unplaced(pods)
+            for name, words in placing.items():
+                if self._placing.get(name) != words:
+                    console.warn(f"pending: {name}: {words}")
+            self._placing = placing
+        for wait in self._waits(now):
+            if now - self._since[wait.key] >= wait.tell_after and wait.key not in self._told:
+                self._told.add(wait.key)
+                console.warn(f"waiting: {wait.verdict.message}")
+
+    def given_up(self) -> Verdict | None:
+        """Return the verdict on a wait that has lasted too long, if there is one."""
+        now = self._clock()
+        for wait in self._waits(now):
+            if now - self._since[wait.key] >= wait.patience:
+                return wait.verdict
+        return None
+
+    def confirmed(self) -> Verdict | None:
+        """As `given_up`, after a look at the pods as they are now.
+
+        A pod that went while the API server was away is still in our memory, and a run
+        must not be given up for it.
+        """
+        if self.given_up() is None:
+            return None
+        try:
+            found = get("pods", self._run.namespace, selector=f"ray.io/cluster={self._cluster}")
+        except UserError:
+            return None
+        self._pods = {pod["metadata"]["name"]: pod for pod in (found or {}).get("items", [])}
+        return self.given_up()
+
+    def _waits(self, now: float) -> list[Wait]:
+        """Return what pods wait for, keeping since when."""
+        waits = waits_of(self._own_pods())
+        self._since = {wait.key: self._since.get(wait.key, now) for wait in waits}
+        return waits
 
     def close(self) -> None:
         """End the connection to the head pod."""
@@ -155,6 +194,7 @@ def follow(run: RunName, *, timeout: float) -> Verdict:
                     verdict = follower.take(queue.get(timeout=min(left, 1.0)))
                 except Empty:
                     verdict = None
+                verdict = verdict or follower.confirmed()
                 if verdict:
                     return verdict
                 follower.tell()

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import yaml
+import urllib3
+from kubernetes import client, config
 
 from tandem.errors import ExitCode, Problem, UserError
-from tandem.paths import KUBECONFIG, ROOT
+from tandem.paths import KUBECONFIG
 from tandem.process import run
 
-OVERLAYS = ROOT / "kustomize" / "overlays"
 CALL_TIMEOUT_SECONDS = 30.0
+
+#: Returns what is at a path of the API server, None when nothing is.
+Ask = Callable[[str], dict[str, Any] | None]
+
+
+class CannotTell(Exception):  # noqa: N818 - an answer that is neither yes nor no
+    """The API server did not say: no right to look, or no answer at all."""
 
 
 def kubeconfig() -> Path:
@@ -48,24 +57,45 @@ def get(kind: str, namespace: str, *, name: str = "", selector: str = "") -> dic
     return loaded
 
 
-def variants() -> list[str]:
-    """Return the names of the variants (folders below kustomize/overlays)."""
-    return sorted(path.parent.name for path in OVERLAYS.glob("*/kustomization.yaml"))
+def asker(path: str = "") -> Ask:
+    """Return a way to ask the cluster for single paths.
 
+    It raises `CannotTell` for what the API server does not say.
 
-def render(variant: str) -> list[dict[str, Any]]:
-    """Return the objects of a variant.
-
-    Raises:
-        UserError: There is no such variant, or it does not render.
+    Args:
+        path: The kubeconfig; the one in use by default.
     """
-    if variant not in variants():
-        raise UserError(
-            Problem(f"unknown variant: {variant}", f"use one of: {', '.join(variants())}"),
-            ExitCode.USAGE,
-        )
-    said = run(["kubectl", "kustomize", OVERLAYS / variant], timeout=CALL_TIMEOUT_SECONDS)
-    return [obj for obj in yaml.safe_load_all(said) if obj]
+    settings = client.Configuration()
+    settings.retries = False
+    try:
+        config.load_kube_config(path or str(kubeconfig()), client_configuration=settings)
+    except config.ConfigException as error:
+        why = str(error)
+
+        def cannot(where: str) -> None:
+            raise CannotTell(f"{where}: {why}")
+
+        return cannot
+    api = client.ApiClient(settings)
+
+    def ask(where: str) -> dict[str, Any] | None:
+        request = api.param_serialize(
+            "GET", where, header_params={"Accept": "application/json"},
+            auth_settings=["BearerToken"],
+        )  # fmt: skip
+        try:
+            answer = api.call_api(*request, _request_timeout=CALL_TIMEOUT_SECONDS)
+            body = answer.read()
+        except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise CannotTell(f"{where}: {error}") from error
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return None
+        if answer.status != HTTPStatus.OK:
+            raise CannotTell(f"{where}: {answer.status} {answer.reason}")
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+    return ask
 
 
 def the_rayjob(objects: list[dict[str, Any]], variant: str) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from typing import Any
 
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
+from tandem.render import OVERLAYS, render_variant
 from tandem.run.follow import RunName
-from tandem.run.kube import OVERLAYS, get, kubectl, render, the_rayjob
+from tandem.run.kube import asker, get, kubectl, the_rayjob
+from tandem.run.needs import lacks, needs_of
 from tandem.run.verdict import state_of, verdict_of
 
 #: A finished RayJob with its pods is gone well within this.
@@ -100,12 +102,13 @@ def start(variant: str) -> Started:
     """Apply a variant and return the run.
 
     Raises:
-        UserError: The variant is unknown, an image is missing, or a run of that name goes on.
+        UserError: The variant is unknown, the cluster lacks something that it needs, or a
+            run of that name goes on.
     """
-    objects = render(variant)
+    objects = render_variant(variant)
     rayjob = the_rayjob(objects, variant)
     name, namespace = rayjob["metadata"]["name"], rayjob["metadata"]["namespace"]
-    problems = missing_images(objects, node_images())
+    problems = [*lacks(needs_of(objects), asker()), *missing_images(objects, node_images())]
     if problems:
         raise UserError(problems)
     _make_room(namespace, name)

@@ -6,21 +6,37 @@ Source: KubeRay 1.6 `RayJobStatus` (`jobDeploymentStatus`, `jobStatus`, `reason`
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Object = Mapping[str, Any]
 
-#: Waiting reasons that no amount of waiting mends; each with what to do.
-_HOPELESS_WAITING = {
-    "ErrImageNeverPull": "load the image (`make images-load`) or correct its name",
-    "ErrImagePull": "load the image (`make images-load`) or correct its name",
-    "ImagePullBackOff": "load the image (`make images-load`) or correct its name",
+_IMAGE_FIX = "load the image (`make images-load`) or correct its name"
+#: Waiting reasons of a container that seldom mend themselves; each with what to do.
+_WAITING = {
+    "ErrImageNeverPull": _IMAGE_FIX,
+    "ErrImagePull": _IMAGE_FIX,
+    "ImagePullBackOff": _IMAGE_FIX,
     "InvalidImageName": "correct the image's name in kustomize/components/images",
     "CreateContainerConfigError": "read the message: a Secret, ConfigMap or user id is wrong",
 }
+#: Those of them that never do.
+_NEVER = frozenset({"ErrImageNeverPull", "InvalidImageName"})
+#: Words of a registry that answered, and said no; a registry out of reach may come back.
+_REFUSED = re.compile(r"not found|manifest unknown|unauthorized|denied|forbidden|authorization")
+#: No registry has these names: what is not on the node cannot be pulled.
+_LOCAL_IMAGES = "localhost/"
+#: How long a doubtful wait may last before the run is given up.
+PATIENCE_SECONDS = 120.0
+#: A scheduler says something of a pod within this; then it is told that none does …
+UNSEEN_SECONDS = 30.0
+#: … and after this the run is given up: a restart of a scheduler is over by then.
+UNSEEN_PATIENCE_SECONDS = 180.0
+#: Source: KAI's pod-grouper names the PodGroup here when it takes a pod in.
+_KAI_GROUP = "pod-group-name"
 _EXIT_CODE = re.compile(r"exit code:? (\d+)")
 
 
@@ -34,6 +50,8 @@ class Verdict:
         reason: One word, such as `AppFailed` or `ImagePullBackOff`.
         message: A sentence for a person.
         fix: What to do; "" after a success.
+        lingers: Whether the run is over in our eyes only: its RayJob waits on, and keeps
+            its name and GPUs, until somebody ends it.
     """
 
     succeeded: bool
@@ -41,6 +59,24 @@ class Verdict:
     reason: str
     message: str
     fix: str = ""
+    lingers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something that a pod waits for, probably in vain.
+
+    Attributes:
+        key: The same for as long as it is the same wait.
+        tell_after: Seconds after which a person is told.
+        patience: Seconds after which it is the verdict; 0 when there is no doubt.
+        verdict: What it means for the run.
+    """
+
+    key: str
+    tell_after: float
+    patience: float
+    verdict: Verdict
 
 
 def state_of(rayjob: Object) -> str:
@@ -78,36 +114,85 @@ def verdict_of(rayjob: Object) -> Verdict | None:
     )
 
 
-def hopeless_pod(pods: Iterable[Object]) -> Verdict | None:
-    """Return a verdict when a pod waits for something that will never come."""
+def waits_of(pods: Iterable[Object]) -> list[Wait]:
+    """Return everything that keeps the pods from starting, the most certain first."""
+    found: list[Wait] = []
     for pod in pods:
-        status = pod.get("status") or {}
-        containers = [
-            *(status.get("initContainerStatuses") or []),
-            *(status.get("containerStatuses") or []),
-        ]
-        for container in containers:
+        if pod["metadata"].get("deletionTimestamp"):
+            continue
+        found += _container_waits(pod)
+        found += _unseen(pod)
+    return sorted(found, key=lambda wait: wait.patience)
+
+
+def _container_waits(pod: Object) -> Iterator[Wait]:
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(key) or []:
             waiting = (container.get("state") or {}).get("waiting") or {}
             reason = waiting.get("reason")
-            if reason in _HOPELESS_WAITING:
-                name = pod["metadata"]["name"]
-                return Verdict(
-                    succeeded=False,
-                    exit_code=1,
-                    reason=reason,
-                    message=f"pod {name}, container {container['name']}, image "
-                    f"{container.get('image')}: {waiting.get('message') or reason}",
-                    fix=_HOPELESS_WAITING[reason],
-                )
-    return None
+            if reason not in _WAITING:
+                continue
+            image, said = str(container.get("image")), str(waiting.get("message") or reason)
+            pulls = _WAITING[reason] is _IMAGE_FIX
+            certain = reason in _NEVER or (
+                pulls and (image.startswith(_LOCAL_IMAGES) or _REFUSED.search(said.lower()))
+            )
+            yield Wait(
+                # The two reasons of a failing pull take turns.
+                f"{name}/{container['name']}/{'image' if pulls else reason}",
+                0.0,
+                0.0 if certain else PATIENCE_SECONDS,
+                _given_up(
+                    reason,
+                    f"pod {name}, container {container['name']}, image {image}: {said}",
+                    _WAITING[reason],
+                ),
+            )
 
 
-def pending_reasons(pods: Iterable[Object]) -> list[str]:
+def _unseen(pod: Object) -> Iterator[Wait]:
+    """Yield a wait for a pod that no scheduler has said a word about."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    scheduled = any(c.get("type") == "PodScheduled" for c in status.get("conditions") or [])
+    if spec.get("nodeName") or scheduled or status.get("phase", "Pending") != "Pending":
+        return
+    name, scheduler = metadata["name"], spec.get("schedulerName", "default-scheduler")
+    group = (metadata.get("annotations") or {}).get(_KAI_GROUP)
+    if group:
+        # A gang waits for its last member or for quota; that may take as long as it likes.
+        yield Wait(
+            f"{name}/grouped", UNSEEN_SECONDS, math.inf,
+            _given_up(
+                "NotScheduled",
+                f"pod {name}: {scheduler} has it in PodGroup {group} and has not placed it",
+                f"kubectl describe podgroup {group}",
+            ),
+        )  # fmt: skip
+        return
+    yield Wait(
+        f"{name}/unseen", UNSEEN_SECONDS, UNSEEN_PATIENCE_SECONDS,
+        _given_up(
+            "NoScheduler",
+            f"pod {name}: no scheduler has taken it; it asks for {scheduler}",
+            f"see whether {scheduler} runs (kubectl get pods -A), or take a variant with"
+            " another scheduler",
+        ),
+    )  # fmt: skip
+
+
+def _given_up(reason: str, message: str, fix: str) -> Verdict:
+    return Verdict(
+        succeeded=False, exit_code=1, reason=reason, message=message, fix=fix, lingers=True
+    )
+
+
+def unplaced(pods: Iterable[Object]) -> dict[str, str]:
     """Return, for each pod that cannot be placed, the scheduler's own words."""
-    found = []
+    found = {}
     for pod in pods:
         for condition in (pod.get("status") or {}).get("conditions") or []:
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                 words = condition.get("message") or condition.get("reason") or "no reason given"
-                found.append(f"{pod['metadata']['name']}: {words}")
+                found[str(pod["metadata"]["name"])] = str(words)
     return found

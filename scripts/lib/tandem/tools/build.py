@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import sys
 import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
 from tandem.console import console
-from tandem.errors import ExitCode, Problem, UserError
+from tandem.errors import GIB, ExitCode, Problem, UserError, require_space
 from tandem.paths import BIN, CACHE, ROOT
 from tandem.process import run
 from tandem.tools import stamps
@@ -27,6 +28,10 @@ from tandem.versions import pinned
 BUILD_TIMEOUT_SECONDS = 3600
 #: A line at least this often, so that a long compile never looks like a hang.
 HEARTBEAT_SECONDS = 30
+#: GiB of ./bin, and of a compile that finds everything in the caches: its own temporary files.
+_BIN_GIB, _WARM_GIB = 1.0, 1.5
+#: The compiler spreads its cache evenly over this many folders; a few tell the size of all.
+_CACHE_FOLDERS, _CACHE_SAMPLE = 256, 8
 #: Two compiles at once fill the gaps that linking, one thread a program, leaves.
 LANES = 2
 _BINARY_WHEELS = ROOT / "requirements" / "binaries.txt"
@@ -66,7 +71,12 @@ def go_environment() -> dict[str, str]:
     }
 
 
-def _require_go() -> None:
+def require_go() -> None:
+    """Refuse a machine without Go.
+
+    Raises:
+        UserError: `go` is not on PATH.
+    """
     if shutil.which("go") is None:
         raise UserError(
             Problem(
@@ -75,6 +85,35 @@ def _require_go() -> None:
                 f"{pinned('go-toolchain')} by itself) and put it on PATH",
             )
         )
+
+
+def cached_gib(cache: Path) -> float:
+    """Return about how much the compiler's cache holds, from some of its folders."""
+    total = 0
+    for number in range(0, _CACHE_FOLDERS, _CACHE_FOLDERS // _CACHE_SAMPLE):
+        folder = cache / f"{number:02x}"
+        if folder.is_dir():
+            total += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    return total * _CACHE_FOLDERS / _CACHE_SAMPLE / GIB
+
+
+def needed_gib(modules: Iterable[GoModule], cached: float) -> float:
+    """Return how much space the compiles may take where the cache holds so much already."""
+    return max(_WARM_GIB, sum(module.disk_gib for module in modules) - cached)
+
+
+def check_disk(modules: Sequence[GoModule]) -> None:
+    """Refuse to begin when a disk cannot hold what the compiles write.
+
+    Raises:
+        UserError: There is too little space for ./bin or for the compiler's cache.
+    """
+    said = run(["go", "env", "-json", "GOCACHE"], timeout=60, env={"GOTOOLCHAIN": "local"})
+    cache = Path(json.loads(said)["GOCACHE"])
+    names = ", ".join(module.name for module in modules)
+    require_space(BIN, _BIN_GIB, f"./bin with the programs of {names}")
+    needed = needed_gib(modules, cached_gib(cache))
+    require_space(cache, needed, f"compiling {names} (in {cache})")
 
 
 def _build_go(module: GoModule, folder: Path) -> None:
@@ -197,18 +236,22 @@ def make_tools(only: list[str]) -> list[Made]:
     BIN.mkdir(exist_ok=True)
     wanted = groups(only)
     due = [g for g in wanted if not stamps.is_current(g.name, g.key, g.names)]
-    if any(group.name in {module.name for module in go_modules()} for group in due):
-        _require_go()
+    compiled = [m for m in go_modules() if m.name in {group.name for group in due}]
+    if compiled:
+        require_go()
+        check_disk(compiled)
     made: dict[str, Made] = {}
     problems: list[Problem] = []
+    full = False
     with ThreadPoolExecutor(max_workers=LANES) as lanes:
         for future in [lanes.submit(_make, group) for group in due]:
             try:
                 done = future.result()
             except UserError as error:
                 problems += error.problems
+                full = full or error.code == ExitCode.PRECONDITION
             else:
                 made[done.group] = done
     if problems:
-        raise UserError(problems, ExitCode.FAILURE)
+        raise UserError(problems, ExitCode.PRECONDITION if full else ExitCode.FAILURE)
     return [made.get(g.name, Made(g.name, tuple(g.names), 0.0, fresh=False)) for g in wanted]

@@ -1,0 +1,129 @@
+"""What a variant needs of a cluster before it is applied, and what of it is not there.
+
+A pod whose scheduler does not exist is Pending for ever and nothing says why; so is a
+RayJob whose ServiceAccount is missing. Pure: objects in, needs out; the asking is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.errors import Problem
+from tandem.policy import KAI, QUEUE_LABEL, Pod, name_of, pods_of
+from tandem.run.kube import Ask, CannotTell
+
+Object = dict[str, Any]
+
+_SYNC = "install the platform: helmfile sync (the local cluster), helmfile -e prod sync (yours)"
+_KAI_FIX = (
+    "install KAI: helmfile -e prod sync (-e kind, -e nvkind; locally a bundle that has KAI); or"
+    " take a variant with components/scheduler-default, such as monolithic-rayjob"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that has to be on the cluster: where to look for it and what else it must be."""
+
+    what: str
+    fix: str
+    path: str
+    holds: Callable[[Object], bool] = lambda _: True
+
+
+def needs_of(objects: Iterable[Object]) -> list[Need]:
+    """Return everything that the objects refer to and do not bring along, each once."""
+    found: dict[tuple[str, str], Need] = {}
+    listed = list(objects)
+    brought = {o["metadata"]["name"] for o in listed if o["kind"] == "Namespace"}
+    for obj in listed:
+        namespace = obj["metadata"].get("namespace", "")
+        needs = [_kind(obj)]
+        if namespace and namespace not in brought:
+            path = f"/api/v1/namespaces/{namespace}"
+            needs.append(Need(f"namespace {namespace} is missing", _SYNC, path))
+        needs += _queue(obj["metadata"])
+        for pod in pods_of(obj):
+            needs += [*_scheduler(pod), *_queue(pod.metadata), *_references(pod, namespace)]
+        for need in needs:
+            found.setdefault((need.what, need.path), need)
+    return list(found.values())
+
+
+def _kind(obj: Object) -> Need:
+    version, kind = obj["apiVersion"], obj["kind"]
+    return Need(
+        f"{name_of(obj)}: the cluster serves no kind {kind} of {version}",
+        _SYNC,
+        f"/apis/{version}" if "/" in version else f"/api/{version}",
+        lambda served: any(each["kind"] == kind for each in served["resources"]),
+    )
+
+
+def _scheduler(pod: Pod) -> list[Need]:
+    # Of another scheduler nobody knows how to tell whether it runs; the follower sees to it.
+    if pod.spec.get("schedulerName") != KAI:
+        return []
+    what = f"scheduler {KAI} is missing"
+    return [
+        Need(what, _KAI_FIX, "/apis/scheduling.run.ai/v2"),
+        # CRDs outlive the release, so they alone are no sign of a scheduler.
+        Need(
+            what, _KAI_FIX, "/apis/apps/v1/deployments",
+            lambda listed: any(map(_is_kai, listed["items"])),
+        ),
+    ]  # fmt: skip
+
+
+def _is_kai(deployment: Object) -> bool:
+    """Return whether a Deployment belongs to KAI, whatever its chart's version named it."""
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    names = (*deployment["metadata"].values(), *(c.get("image", "") for c in containers))
+    return any(isinstance(name, str) and KAI in name for name in names)
+
+
+def _queue(metadata: Object) -> list[Need]:
+    queue = (metadata.get("labels") or {}).get(QUEUE_LABEL)
+    if not queue:
+        return []
+    fix = f"{_SYNC}: with KAI it makes the queues; or name one of: kubectl get queues"
+    path = f"/apis/scheduling.run.ai/v2/queues/{queue}"
+    return [Need(f"queue {queue} is missing", fix, path)]
+
+
+def _references(pod: Pod, namespace: str) -> list[Need]:
+    inside = f"/api/v1/namespaces/{namespace}"
+    needs = []
+    if account := pod.spec.get("serviceAccountName"):
+        what = f"ServiceAccount {account} is missing in namespace {namespace}"
+        needs.append(Need(what, _SYNC, f"{inside}/serviceaccounts/{account}"))
+    if priority := pod.spec.get("priorityClassName"):
+        path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{priority}"
+        needs.append(Need(f"PriorityClass {priority} is missing", _SYNC, path))
+    for secret in pod.spec.get("imagePullSecrets") or []:
+        name, image = secret["name"], str(pod.containers[0]["image"])
+        fix = (
+            f"kubectl create secret docker-registry {name} -n {namespace}"
+            f" --docker-server={image.partition('/')[0]} --docker-username=… --docker-password=…"
+        )
+        what = f"image pull Secret {name} is missing in namespace {namespace}"
+        needs.append(Need(what, fix, f"{inside}/secrets/{name}"))
+    return needs
+
+
+def lacks(needs: Iterable[Need], ask: Ask) -> list[Problem]:
+    """Return a problem for each need that the cluster certainly does not meet.
+
+    What the asker has no right to see is passed over: nothing is refused on doubt.
+    """
+    problems: dict[str, Problem] = {}
+    for need in needs:
+        try:
+            found = ask(need.path)
+        except CannotTell:
+            continue
+        if found is None or not need.holds(found):
+            problems[need.what] = Problem(need.what, need.fix)
+    return list(problems.values())

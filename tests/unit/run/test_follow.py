@@ -1,0 +1,145 @@
+"""What the follower tells a person, and when it gives a run up; the clock is handed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.errors import Problem, UserError
+from tandem.run import follow
+from tandem.run.follow import PENDING_SECONDS, Follower, RunName
+from tandem.run.verdict import PATIENCE_SECONDS, UNSEEN_PATIENCE_SECONDS, UNSEEN_SECONDS
+from tandem.run.watches import Seen
+
+RUN = RunName("tandem", "run", "uid-1", "/artifacts/run/metrics.jsonl")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def follower(clock: Clock) -> Follower:
+    made = Follower(RUN, clock)
+    rayjob = {"metadata": {"uid": "uid-1"}, "status": {"rayClusterName": "run-x"}}
+    made.take(Seen("rayjob", deleted=False, obj=rayjob))
+    return made
+
+
+def pod(name: str = "head", *, words: str = "", waiting: str = "") -> dict[str, Any]:
+    status: dict[str, Any] = {"phase": "Pending"}
+    if words:
+        status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": words}]
+    if waiting:
+        status["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+        state = {"waiting": {"reason": waiting, "message": "i/o timeout"}}
+        status["containerStatuses"] = [{"name": "ray-head", "image": "nvcr.io/x", "state": state}]
+    labels = {"ray.io/cluster": "run-x"}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
+
+
+def see(follower: Follower, obj: dict[str, Any], *, deleted: bool = False) -> None:
+    assert follower.take(Seen("pod", deleted=deleted, obj=obj)) is None
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if "warn" in line]
+
+
+def test_the_schedulers_words_are_told_once_for_each_change(
+    follower: Follower, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    see(follower, pod(words="0/1 nodes: Insufficient cpu"))
+    follower.tell()
+    assert told(capsys) == []  # A moment of Pending is normal.
+    clock.now += PENDING_SECONDS + 1
+    for _ in range(3):
+        follower.tell()
+    [line] = told(capsys)
+    assert "pending: head: 0/1 nodes: Insufficient cpu" in line
+    see(follower, pod(words="0/1 nodes: Insufficient memory"))
+    follower.tell()
+    see(follower, pod(words="0/1 nodes: Insufficient cpu"))
+    follower.tell()
+    assert ["memory" in line for line in told(capsys)] == [True, False]
+
+
+def test_a_pod_without_a_scheduler_is_told_of_and_then_given_up(
+    follower: Follower, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    see(follower, pod())
+    follower.tell()
+    clock.now += UNSEEN_SECONDS
+    follower.tell()
+    follower.tell()
+    [line] = told(capsys)
+    assert "no scheduler has taken it" in line
+    assert follower.given_up() is None
+    clock.now += UNSEEN_PATIENCE_SECONDS - UNSEEN_SECONDS
+    verdict = follower.given_up()
+    assert verdict is not None
+    assert verdict.reason == "NoScheduler"
+
+
+def test_the_clock_of_a_wait_starts_anew_when_it_ended_meanwhile(
+    follower: Follower, clock: Clock
+) -> None:
+    see(follower, pod(waiting="ErrImagePull"))
+    assert follower.given_up() is None
+    clock.now += PATIENCE_SECONDS - 1
+    see(follower, pod(words="on its way"))
+    assert follower.given_up() is None
+    see(follower, pod(waiting="ErrImagePull"))
+    clock.now += PATIENCE_SECONDS - 1
+    assert follower.given_up() is None
+    clock.now += PATIENCE_SECONDS
+    assert follower.given_up() is not None
+
+
+def waits_too_long(follower: Follower, clock: Clock) -> None:
+    see(follower, pod(waiting="ErrImagePull"))
+    assert follower.given_up() is None
+    clock.now += PATIENCE_SECONDS + 1
+    assert follower.given_up() is not None
+
+
+def test_a_pod_that_went_unseen_gives_no_run_up(
+    follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_too_long(follower, clock)
+    monkeypatch.setattr(follow, "get", lambda *_, **__: {"items": []})
+    assert follower.confirmed() is None
+    assert follower.given_up() is None
+
+
+def test_an_api_server_that_is_away_gives_no_run_up(
+    follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_too_long(follower, clock)
+
+    def away(*_: object, **__: object) -> None:
+        raise UserError(Problem("no answer", "wait"))
+
+    monkeypatch.setattr(follow, "get", away)
+    assert follower.confirmed() is None
+
+
+def test_a_wait_that_is_still_there_gives_the_run_up(
+    follower: Follower, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_too_long(follower, clock)
+    still = {"items": [pod(waiting="ImagePullBackOff")]}
+    monkeypatch.setattr(follow, "get", lambda *_, **__: still)
+    verdict = follower.confirmed()
+    assert verdict is not None
+    assert verdict.reason == "ImagePullBackOff"
