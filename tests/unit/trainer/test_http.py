@@ -8,67 +8,25 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.http_server import Answer, FakeServer
 from tandem_trainer.errors import TrainerError
 from tandem_trainer.http_api import JsonApi
 from tandem_trainer.refit import RefitClient
 from tandem_trainer.rewards import TokenClassReward
 from tandem_trainer.vllm_source import VllmSource, parse_completions
 
-Answer = tuple[int, bytes]
 REWARD = TokenClassReward(frozenset({7}))
 
 
-class QuietServer(ThreadingHTTPServer):
-    """Says nothing when a client has given up before the answer: some tests are about that."""
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing."""
-
-
-class Server:
-    """Answers with what a test says and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str, Any]] = []
-        self.answer: Callable[[str, str], Answer] = lambda _method, _path: (200, b"{}")
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _handle(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                outer.asked.append((self.command, self.path, json.loads(body) if body else None))
-                status, content = outer.answer(self.command, self.path)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST = _handle  # noqa: N815 - the names that http.server calls
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Say nothing."""
-
-        self._server = QuietServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.api = JsonApi(f"http://127.0.0.1:{self._server.server_port}", timeout=5)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server() -> Iterator[FakeServer]:
+    made = FakeServer()
     yield made
     made.close()
 
@@ -105,7 +63,7 @@ def test_an_answer_with_less_than_was_asked_for_is_an_error(choices: list[Any]) 
 
 
 def test_sampling_asks_for_the_policys_own_distribution_and_another_seed_each_step(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.answer = lambda _m, _p: (200, json.dumps({"choices": [_choice(0)]}).encode())
     source = VllmSource(
@@ -120,7 +78,7 @@ def test_sampling_asks_for_the_policys_own_distribution_and_another_seed_each_st
 
 
 def test_refit_pauses_loads_forgets_cached_prefixes_names_the_version_and_resumes(
-    server: Server,
+    server: FakeServer,
 ) -> None:
     server.answer = lambda _m, path: (
         200, b'{"weight_version": "step-3"}' if path == "/weight_info" else b"",
@@ -135,20 +93,20 @@ def test_refit_pauses_loads_forgets_cached_prefixes_names_the_version_and_resume
     }  # fmt: skip
 
 
-def test_weights_that_did_not_load_are_never_resumed(server: Server) -> None:
+def test_weights_that_did_not_load_are_never_resumed(server: FakeServer) -> None:
     server.answer = lambda _m, path: (500 if path == "/collective_rpc" else 200, b"{}")
     with pytest.raises(TrainerError, match="/collective_rpc: HTTP 500"):
         RefitClient(server.api).apply(Path("/w"), "step-1")
     assert "/resume" not in [path for _, path, _ in server.asked]
 
 
-def test_a_server_that_reports_another_version_is_an_error(server: Server) -> None:
+def test_a_server_that_reports_another_version_is_an_error(server: FakeServer) -> None:
     server.answer = lambda _m, _p: (200, b'{"weight_version": "step-1"}')
     with pytest.raises(TrainerError, match="serves weights 'step-1' after a refit to 'step-2'"):
         RefitClient(server.api).apply(Path("/w"), "step-2")
 
 
-def test_an_error_names_url_status_and_what_the_server_said(server: Server) -> None:
+def test_an_error_names_url_status_and_what_the_server_said(server: FakeServer) -> None:
     server.answer = lambda _m, _p: (404, b"no such route")
     with pytest.raises(TrainerError, match=r"GET http://127\.0\.0\.1:\d+/x: HTTP 404: no such"):
         server.api.get("/x")
@@ -157,7 +115,7 @@ def test_an_error_names_url_status_and_what_the_server_said(server: Server) -> N
         server.api.get("/x")
 
 
-def test_a_server_that_does_not_answer_is_given_up_after_the_deadline(server: Server) -> None:
+def test_a_server_that_does_not_answer_is_given_up_after_the_deadline(server: FakeServer) -> None:
     waiting = threading.Event()
 
     def late(_method: str, _path: str) -> Answer:

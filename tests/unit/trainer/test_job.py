@@ -1,7 +1,7 @@
 import pytest
 
-from tandem_trainer.colocated import say_error
 from tandem_trainer.errors import TrainerError
+from tandem_trainer.job import say_error
 
 
 def test_the_cause_is_the_last_line_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
