@@ -25,8 +25,9 @@ class ClusterConfig:
     """Everything needed to talk to one API server; secrets stay out of its representation."""
 
     server: str
-    #: Namespace to use when none is named.
-    namespace: str = "default"
+    #: Namespace to use when a call names none; "" when nobody said one: never `default` by
+    #: accident.
+    namespace: str = ""
     ca_file: Path | None = None
     ca_data: bytes = b""
     client_cert: bytes = field(default=b"", repr=False)
