@@ -16,6 +16,7 @@ from tandem_common.kube.errors import (
     NamespaceTerminating,
     NetworkError,
     NotFound,
+    OwnedByAnother,
     ServerError,
     TooManyRequests,
     Transient,
@@ -32,7 +33,7 @@ from tandem_common.kube.resources import (
     RAYJOBS,
     Resource,
 )
-from tandem_common.kube.watch import Changed, Lost, Synced, Watch, WatchEvent
+from tandem_common.kube.watch import Changed, Contact, Lost, Synced, Watch, WatchEvent
 
 __all__ = [
     "CONFIGMAPS",
@@ -47,6 +48,7 @@ __all__ = [
     "Client",
     "ClusterConfig",
     "Conflict",
+    "Contact",
     "DeadlineExceeded",
     "Expired",
     "Forbidden",
@@ -58,6 +60,7 @@ __all__ = [
     "NetworkError",
     "NotFound",
     "ObjectList",
+    "OwnedByAnother",
     "Resource",
     "ServerError",
     "Synced",

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -253,8 +254,12 @@ class Client:
     ) -> Object:
         """Server-side apply: own exactly these fields, create the object if need be.
 
+        With `metadata.uid` in the body only that very object is changed and none is made.
+
         Raises:
-            Conflict: Another manager owns one of them, and `force` is not set.
+            OwnedByAnother: Another manager owns one of them, and `force` is not set.
+            Conflict: The UID is another one; or so many wrote at the same time that the
+                server gave up, which without a UID is tried again here.
         """
         name = str(body["metadata"]["name"])
         full = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
@@ -262,6 +267,7 @@ class Client:
         return self._patch(
             resource, name, full, "application/apply-patch+yaml",
             namespace=namespace, subresource=subresource, params=params, deadline=deadline,
+            again="uid" not in body["metadata"],
         )  # fmt: skip
 
     def merge_patch(
@@ -323,17 +329,20 @@ class Client:
 
     def send_once(
         self, call: Call, path: str, params: Mapping[str, str], deadline: Deadline
-    ) -> Object:
-        """GET without a second attempt: for callers with a loop of their own."""
+    ) -> tuple[Object, float | None]:
+        """GET once and return the answer and the server's clock; the caller has a loop."""
         request = self._http.build_request(
             "GET", path, params=dict(params), timeout=self._timeout(deadline, self._read)
         )
-        return _object(call, self._once(call, request, stream=False))
+        response = self._once(call, request, stream=False)
+        return _object(call, response), _date(response.headers.get("Date"))
 
     def _call(
         self, verb: str, resource: Resource, namespace: str, name: str = "", subresource: str = ""
     ) -> Call:
         where = namespace or self.config.namespace
+        if not where:
+            raise ValueError("no namespace: name one in the call or in the configuration")
         return Call(verb, resource.plural, resource.group, where, name, subresource)
 
     def _patch(
@@ -458,6 +467,13 @@ def _seconds(header: str | None) -> float | None:
     """Return the seconds of Retry-After; the API server never sends a date."""
     try:
         return max(0.0, float(header)) if header else None
+    except ValueError:
+        return None
+
+
+def _date(header: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(header).timestamp() if header else None
     except ValueError:
         return None
 

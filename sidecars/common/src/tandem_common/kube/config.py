@@ -117,9 +117,7 @@ def in_cluster(
     address = f"[{host}]" if ":" in host else host
     return ClusterConfig(
         server=f"https://{address}:{port}",
-        namespace=namespace.read_text(encoding="utf-8").strip()
-        if namespace.exists()
-        else "default",
+        namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "",
         ca_file=folder / "ca.crt",
         token_file=folder / "token",
     )
@@ -173,7 +171,7 @@ def from_kubeconfig(path: Path, context: str = "") -> ClusterConfig:
     try:
         return ClusterConfig(
             server=str(cluster["server"]).rstrip("/"),
-            namespace=str(chosen.get("namespace") or "default"),
+            namespace=str(chosen.get("namespace") or ""),
             ca_data=_bytes(cluster, "certificate-authority", path.parent),
             client_cert=_bytes(user, "client-certificate", path.parent),
             client_key=_bytes(user, "client-key", path.parent),

@@ -76,6 +76,10 @@ class AlreadyExists(Conflict):
     """409 of a create: there is an object of this name."""
 
 
+class OwnedByAnother(Conflict):
+    """409 of an apply: another manager owns a field with another value; again is no help."""
+
+
 class Expired(KubeError):
     """410: the resourceVersion is too old; list again."""
 
@@ -153,6 +157,8 @@ def from_answer(
         transient = kind(call, message, status=status, reason=reason)
         transient.retry_after = retry_after
         return transient
+    if any(cause.get("reason") == "FieldManagerConflict" for cause in causes):
+        return OwnedByAnother(call, message, status=status, reason=reason)
     kinds: dict[int, type[KubeError]] = {
         HTTPStatus.UNAUTHORIZED: Unauthorized,
         HTTPStatus.NOT_FOUND: NotFound,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,8 +43,21 @@ class Informer:
         label_selector: str = "",
         window_seconds: float = 60.0,
         clock: Clock = time.monotonic,
+        listen: Callable[[WatchEvent], None] = lambda _event: None,
     ) -> None:
-        """Prepare it; nothing is sent until `start`."""
+        """Prepare it; nothing is sent until `start`.
+
+        Args:
+            client: Connection to use.
+            resource: Kind to watch.
+            namespace: Namespace; the client's when left out.
+            name: Name of the one object to watch; all when left out.
+            label_selector: Labels of the objects to watch.
+            window_seconds: Longest time of one watch request.
+            clock: Seconds that only grow.
+            listen: Told of each event, in the informer's thread, before readers wake.
+        """
+        self._listen = listen
         self._client = client
         self._what: dict[str, Any] = {
             "namespace": namespace, "name": name, "label_selector": label_selector,
@@ -98,6 +112,11 @@ class Informer:
         return self._stop.is_set()
 
     @property
+    def alive(self) -> bool:
+        """Whether its thread runs; when it does not although it was not closed, that is a bug."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def synced(self) -> bool:
         """Whether the first list has come."""
         return self._synced
@@ -145,6 +164,7 @@ class Informer:
                 self._stop.wait(min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(failures - 1, 10)))
 
     def _take(self, event: WatchEvent) -> None:
+        self._listen(event)
         if isinstance(event, Lost):
             self._fail(event.error)
             return

@@ -40,6 +40,8 @@ class Synced:
 
     items: tuple[dict[str, Any], ...]
     resource_version: str
+    #: The server's clock when it answered, in seconds since 1970; None when it did not say.
+    server_time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +149,10 @@ class Watch:
     def _list(self) -> Synced:
         within = Deadline(self._deadline.within(_LIST_SECONDS))
         call = replace(self._call, verb="list")
-        answer = self._client.send_once(call, self._path, self._params, within)
+        answer, server_time = self._client.send_once(call, self._path, self._params, within)
         self._place = str((answer.get("metadata") or {}).get("resourceVersion", ""))
         items = tuple({**self._common, **item} for item in answer.get("items") or [])
-        return Synced(items, self._place)
+        return Synced(items, self._place, server_time)
 
     def _stream(self) -> Iterator[WatchEvent]:
         """Watch once from where we are; a regular end returns, anything else raises."""
