@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def demo(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tandem.run.demo", "--only-run", "--output", "json", *args],
-        check=False, stdout=subprocess.PIPE, text=True, timeout=900, env=tool_env(),
+        check=False, stdout=subprocess.PIPE, text=True, timeout=1200, env=tool_env(),
     )  # fmt: skip
 
 
@@ -60,7 +60,8 @@ def test_a_second_demo_replaces_the_finished_run_and_its_pods_end(platform: Path
     after = get("rayjobs.ray.io", namespace, name=name)
     assert after is not None
     assert before is None or before["metadata"]["uid"] != after["metadata"]["uid"]
-    deadline = time.monotonic() + 180
+    # A minute of them is the ttl.
+    deadline = time.monotonic() + 400
     while pods_of(namespace, after["status"]["rayClusterName"]):
         assert time.monotonic() < deadline, "the finished run still holds pods"
         time.sleep(2)
@@ -68,14 +69,14 @@ def test_a_second_demo_replaces_the_finished_run_and_its_pods_end(platform: Path
 
 def test_the_exit_code_of_the_training_command_is_the_runs(runs: Runs) -> None:
     run = runs.start("exit-seven", 'python -c "raise SystemExit(7)"')
-    verdict = follow(run, timeout=300)
+    verdict = follow(run, timeout=600)
     assert not verdict.succeeded
     assert verdict.exit_code == 7
 
 
 def test_a_wrong_image_ends_the_wait_at_once_and_is_named(runs: Runs) -> None:
     run = runs.start("wrong-image", "true", image="localhost/tandem/no-such-image:dev")
-    verdict = follow(run, timeout=120)
+    verdict = follow(run, timeout=400)
     assert not verdict.succeeded
     assert "localhost/tandem/no-such-image:dev" in verdict.message
     assert "images-load" in verdict.fix

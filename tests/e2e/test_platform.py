@@ -61,17 +61,19 @@ def get(*words: str) -> Any:
     return json.loads(kubectl("get", *words, "-o", "json"))
 
 
-def platform_pods() -> set[str]:
+def platform_pods(*, ending: bool = False) -> set[str]:
+    """The uids of the platform's pods; those that are ending only when asked for."""
     return {
         pod["metadata"]["uid"]
         for namespace in NAMESPACES
         for pod in get("pods", "-n", namespace)["items"]
+        if ending or "deletionTimestamp" not in pod["metadata"]
     }
 
 
 def sync() -> str:
     done = subprocess.run(
-        ["helmfile", "sync"], check=False, cwd=ROOT, env=tool_env(), timeout=300, text=True,
+        ["helmfile", "sync"], check=False, cwd=ROOT, env=tool_env(), timeout=600, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -80,7 +82,7 @@ def sync() -> str:
 
 def running_pod() -> str:
     """Return the uid of the JobSet's pod once it runs."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         pods = get("pods", "-n", "tandem", "-l", "jobset.sigs.k8s.io/jobset-name=live")["items"]
         # A pod that is going keeps its phase: it may be that of the test before.
@@ -102,8 +104,8 @@ def live_jobset(platform: Path) -> Iterator[str]:
     run(["kubectl", "apply", "-f", "-"], timeout=60, stdin=json.dumps(JOBSET))
     yield running_pod()
     kubectl(
-        "delete", "jobset", "live", "-n", "tandem", "--ignore-not-found", "--timeout=60s",
-        "--cascade=foreground", timeout=70,
+        "delete", "jobset", "live", "-n", "tandem", "--ignore-not-found", "--timeout=180s",
+        "--cascade=foreground", timeout=190,
     )  # fmt: skip
 
 
@@ -128,14 +130,14 @@ def test_destroy_refuses_while_others_have_workloads(live_jobset: str) -> None:
     try:
         done = subprocess.run(
             [".venv/bin/python", "-m", "tandem.platform", "destroy"],
-            check=False, cwd=ROOT, env=tool_env(), timeout=120, text=True, capture_output=True,
+            check=False, cwd=ROOT, env=tool_env(), timeout=300, text=True, capture_output=True,
         )  # fmt: skip
         assert done.returncode == 3
         assert "somebody/JobSet/theirs" in done.stderr
         assert running_pod() == live_jobset
     finally:
-        kubectl("delete", "jobset", "theirs", "-n", "somebody", "--timeout=60s", timeout=70)
-        kubectl("delete", "namespace", "somebody", "--timeout=60s", timeout=70)
+        kubectl("delete", "jobset", "theirs", "-n", "somebody", "--timeout=180s", timeout=190)
+        kubectl("delete", "namespace", "somebody", "--timeout=180s", timeout=190)
 
 
 def test_destroy_ends_runs_first_and_leaves_crds_and_namespace(live_jobset: str) -> None:
@@ -146,8 +148,8 @@ def test_destroy_ends_runs_first_and_leaves_crds_and_namespace(live_jobset: str)
         assert set(crds.installed()) == before
         assert get("jobsets", "-n", "tandem")["items"] == []
         # Helm waits for the Deployments; their pods follow within the grace period.
-        deadline = time.monotonic() + 60
-        while platform_pods():
+        deadline = time.monotonic() + 180
+        while platform_pods(ending=True):
             assert time.monotonic() < deadline, "pods of the platform live on"
             time.sleep(0.5)
         names = {

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from tandem.errors import UserError
 from tandem.process import tool_env
 from tandem.render import render_variant
+from tandem.run.collect import pods_of
 from tandem.run.follow import RunName
 from tandem.run.kube import get, kubectl, the_rayjob
 
@@ -50,18 +52,50 @@ class Runs:
         assert done.returncode == 0, done.stderr
 
     def remove(self) -> None:
+        """Remove the runs with their pods: the next test has the machine for itself."""
         for namespace, name in self._names:
+            cluster = ray_cluster(namespace, name)
             kubectl(
-                "delete", "rayjob", name, "-n", namespace, "--ignore-not-found", "--timeout=90s",
-                timeout=100,
+                "delete", "rayjob", name, "-n", namespace, "--ignore-not-found", "--timeout=240s",
+                timeout=250,
             )  # fmt: skip
+            deadline = time.monotonic() + 240
+            while cluster and pods_of(namespace, cluster):
+                assert time.monotonic() < deadline, f"pods of {name} live on"
+                # Nobody waits for what they would still do in their half minute of grace.
+                kubectl(
+                    "delete", "pods", "-n", namespace, "--selector", f"ray.io/cluster={cluster}",
+                    "--ignore-not-found", "--grace-period=1", "--wait=false",
+                )  # fmt: skip
+                time.sleep(1)
 
     @staticmethod
-    def await_job_running(run: RunName, seconds: float = 120.0) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+    def job_status(run: RunName) -> str:
+        """Ray's word for the job's state; "" while there is none or nobody answers."""
+        try:
             found = get("rayjobs.ray.io", run.namespace, name=run.name) or {}
-            if (found.get("status") or {}).get("jobStatus") == "RUNNING":
-                return
+        except UserError:
+            return ""
+        return str((found.get("status") or {}).get("jobStatus") or "")
+
+    # Ray alone needs 20 s on two free cores; only what hangs uses up the rest.
+    def await_job_running(self, run: RunName, seconds: float = 400.0) -> None:
+        deadline = time.monotonic() + seconds
+        while (status := self.job_status(run)) != "RUNNING":
+            assert status not in {"FAILED", "STOPPED", "SUCCEEDED"}, f"{run.name}: {status}"
+            assert time.monotonic() < deadline, f"{run.name} runs nothing after {seconds:.0f} s"
             time.sleep(0.5)
-        pytest.fail(f"run {run.name} did not start within {seconds:.0f} s")
+
+
+def ray_cluster(namespace: str, name: str) -> str:
+    """The RayCluster of a RayJob; "" when there is none (yet)."""
+    found = get("rayjobs.ray.io", namespace, name=name) or {}
+    return str((found.get("status") or {}).get("rayClusterName") or "")
+
+
+def pod(run: RunName, kind: str) -> str:
+    """The name of a run's pod of a kind: head or worker."""
+    for each in pods_of(run.namespace, ray_cluster(run.namespace, run.name)):
+        if each["metadata"]["labels"].get("ray.io/node-type") == kind:
+            return str(each["metadata"]["name"])
+    pytest.fail(f"run {run.name} has no {kind} pod")
