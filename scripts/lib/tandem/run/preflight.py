@@ -16,8 +16,8 @@ from tandem.images.engine import detect
 from tandem.paths import BIN, KUBECONFIG
 from tandem.render import OVERLAYS, require_variant
 from tandem.run.kube import CannotTell, asker
-from tandem.tools.build import require_go
-from tandem.tools.catalogue import all_programs
+from tandem.tools.build import check_disk, require_go
+from tandem.tools.catalogue import go_modules
 from tandem.yamls import load_all
 
 #: Component of variants that only the KAI scheduler can place.
@@ -32,11 +32,17 @@ def _problems_of(check: Callable[[], object]) -> list[Problem]:
     return []
 
 
+def _compiler() -> None:
+    """Refuse a machine that cannot compile the tools that are still missing."""
+    missing = [m for m in go_modules() if not all((BIN / p.name).is_file() for p in m.programs)]
+    if missing:
+        require_go()
+        check_disk(missing)
+
+
 def _makers() -> list[Problem]:
-    """Return what `make tools` and `make images` lack that they would say only in their turn."""
-    made = all((BIN / program.name).is_file() for program in all_programs())
-    needed = (detect,) if made else (require_go, detect)
-    return [problem for check in needed for problem in _problems_of(check)]
+    """Return what `make tools` and `make images` lack, and would say only in their turn."""
+    return [problem for check in (_compiler, detect) for problem in _problems_of(check)]
 
 
 def components_of(variant: str) -> list[str]:

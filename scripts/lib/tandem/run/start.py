@@ -10,10 +10,11 @@ from typing import Any
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.render import OVERLAYS, render_variant
+from tandem.run.collect import pods_of
 from tandem.run.follow import RunName
 from tandem.run.kube import asker, get, kubectl, the_rayjob
 from tandem.run.needs import lacks, needs_of
-from tandem.run.verdict import state_of, verdict_of
+from tandem.run.verdict import state_of, verdict_of, waits_of
 
 #: A finished RayJob with its pods is gone well within this.
 _DELETE_TIMEOUT_SECONDS = 120
@@ -79,19 +80,25 @@ def node_images() -> set[str]:
     }
 
 
-def _make_room(namespace: str, name: str) -> None:
-    """Delete a former run of this name if it has ended; refuse if it has not."""
+def make_room(namespace: str, name: str) -> None:
+    """Delete a former run of this name if it has ended or cannot succeed; refuse if it can."""
     former = get("rayjobs.ray.io", namespace, name=name)
     if former is None:
         return
+    why = state_of(former)
     if verdict_of(former) is None:
-        raise UserError(
-            Problem(
-                f"run {name} is still going ({state_of(former)})",
-                f"wait for it, or end it: kubectl delete rayjob {name} -n {namespace}",
+        # Whoever followed it may be gone, and it would wait to its deadline.
+        cluster = str((former.get("status") or {}).get("rayClusterName") or "")
+        hopeless = [w for w in waits_of(pods_of(namespace, cluster)) if w.patience == 0]
+        if not hopeless:
+            raise UserError(
+                Problem(
+                    f"run {name} is still going ({why})",
+                    f"wait for it, or end it: kubectl delete rayjob {name} -n {namespace}",
+                )
             )
-        )
-    console.note(f"removing the former run {name} ({state_of(former)})")
+        why = f"it could no longer succeed: {hopeless[0].verdict.message}"
+    console.note(f"removing the former run {name} ({why})")
     kubectl(
         "delete", "rayjob", name, "-n", namespace, f"--timeout={_DELETE_TIMEOUT_SECONDS}s",
         timeout=_DELETE_TIMEOUT_SECONDS + 10,
@@ -111,7 +118,7 @@ def start(variant: str) -> Started:
     problems = [*lacks(needs_of(objects), asker()), *missing_images(objects, node_images())]
     if problems:
         raise UserError(problems)
-    _make_room(namespace, name)
+    make_room(namespace, name)
     started = time.monotonic()
     kubectl("apply", "-k", OVERLAYS / variant, timeout=60)
     applied = get("rayjobs.ray.io", namespace, name=name)
