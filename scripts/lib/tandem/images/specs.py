@@ -66,7 +66,9 @@ def all_images() -> tuple[Image, ...]:
         Image("jobset", pinned("jobset")),
         Image("kuberay-operator", pinned("kuberay")),
         Image("base", "dev", base="debian", for_nodes=False, as_file=False, disk_gib=1.5),
-        Image("ray-vllm-cpu", "dev", base="base", as_file=False, disk_gib=11),
+        Image("ray", "dev", base="base", for_nodes=False, as_file=False, disk_gib=2),
+        Image("ray-vllm-cpu", "dev", base="ray", as_file=False, disk_gib=11),
+        Image("ray-gym-cpu", "dev", base="ray", as_file=False, disk_gib=5),
     )
 
 

