@@ -108,10 +108,15 @@ def check_disk(modules: Sequence[GoModule]) -> None:
     Raises:
         UserError: There is too little space for ./bin or for the compiler's cache.
     """
-    said = run(["go", "env", "-json", "GOCACHE"], timeout=60, env={"GOTOOLCHAIN": "local"})
-    cache = Path(json.loads(said)["GOCACHE"])
+    said = run(
+        ["go", "env", "-json", "GOCACHE", "GOTMPDIR"], timeout=60, cwd=ROOT,
+        env={"GOTOOLCHAIN": "local"},
+    )  # fmt: skip
+    go = json.loads(said)
+    cache, scratch = Path(go["GOCACHE"]), Path(go["GOTMPDIR"] or tempfile.gettempdir())
     names = ", ".join(module.name for module in modules)
     require_space(BIN, _BIN_GIB, f"./bin with the programs of {names}")
+    require_space(scratch, _WARM_GIB, f"the compiler's temporary files for {names}")
     needed = needed_gib(modules, cached_gib(cache))
     require_space(cache, needed, f"compiling {names} (in {cache})")
 

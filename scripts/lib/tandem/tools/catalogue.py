@@ -46,6 +46,8 @@ class GoModule:
     tags: str = ""
     #: Folders with our own sources; their content is part of the cache key.
     own_sources: tuple[str, ...] = ()
+    #: GiB that modules and compiler's cache may take, with nothing in them before.
+    disk_gib: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def go_modules() -> tuple[GoModule, ...]:
             ),
             ldflags=" ".join(f"-X {name}={value}" for name, value in stamps),
             own_sources=("coredns", "pause"),
+            disk_gib=4.5,
         ),
         GoModule(
             "helmfile",
@@ -108,6 +111,7 @@ def go_modules() -> tuple[GoModule, ...]:
                 ),
             ),
             ldflags=f"-X go.szostok.io/version.version={pinned('helmfile')}",
+            disk_gib=3.0,
         ),
         GoModule(
             "containerd",
@@ -117,6 +121,7 @@ def go_modules() -> tuple[GoModule, ...]:
             ),
             ldflags=f"-X {containerd}/version.Version={pinned('containerd')}",
             tags="no_btrfs,no_devmapper,no_zfs",
+            disk_gib=1.0,
         ),
         GoModule(
             "kuberay",
@@ -127,6 +132,7 @@ def go_modules() -> tuple[GoModule, ...]:
                     pinned("kuberay"),
                 ),
             ),
+            disk_gib=1.0,
         ),
         GoModule(
             "etcd",
