@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import ExitCode, UserError
-from tandem.images.engine import CHOICE, detect, run_watched
+from tandem.errors import SPACE_FIX, ExitCode, UserError
+from tandem.images import engine
+from tandem.images.engine import CHOICE, Engine, detect, prefer, run_watched
 
 
 @pytest.fixture
@@ -33,6 +34,48 @@ def test_the_first_engine_that_answers_is_taken(programs: Path) -> None:
     assert detect().name == "podman"
     _put(programs, "docker")
     assert detect().name == "docker"
+
+
+DOCKER, BUILDAH = Engine("docker"), Engine("buildah")
+
+
+@pytest.mark.parametrize(
+    ("working", "bootstraps", "with_base", "taken"),
+    [
+        # Debootstrap makes a base for any of them: no registry is needed, the first is taken.
+        ([DOCKER, BUILDAH], True, [], DOCKER),
+        ([DOCKER, BUILDAH], True, [BUILDAH], DOCKER),
+        ([BUILDAH], True, [], BUILDAH),
+        # Without it, a base that is there is worth more than one that has to be pulled.
+        ([DOCKER, BUILDAH], False, [BUILDAH], BUILDAH),
+        ([DOCKER, BUILDAH], False, [DOCKER, BUILDAH], DOCKER),
+        # All that is left is to try the registry.
+        ([DOCKER, BUILDAH], False, [], DOCKER),
+        ([], True, [], None),
+        ([], False, [], None),
+    ],
+)
+def test_the_engine_that_needs_the_least_from_outside_is_taken(
+    working: list[Engine], with_base: list[Engine], taken: Engine | None, *, bootstraps: bool
+) -> None:
+    found = prefer(working, bootstraps=bootstraps, has_base=lambda engine: engine in with_base)
+    assert found == taken
+
+
+def test_podman_that_does_not_work_does_not_count(programs: Path) -> None:
+    _put(programs, "podman", code=125)
+    _put(programs, "buildah")
+    assert detect().name == "buildah"
+
+
+def test_a_daemon_that_never_answers_does_not_count(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "ANSWER_SECONDS", 0.2)
+    (programs / "docker").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (programs / "docker").chmod(0o755)
+    _put(programs, "buildah")
+    assert detect().name == "buildah"
 
 
 def test_docker_without_a_daemon_does_not_count(programs: Path) -> None:
@@ -94,3 +137,13 @@ def test_a_failed_build_repeats_the_end_of_its_log(tmp_path: Path) -> None:
         run_watched(["sh", "-c", "echo no such package; exit 4"], log=tmp_path / "log", timeout=10)
     assert caught.value.code == ExitCode.FAILURE
     assert "code 4" in str(caught.value)
+
+
+def test_a_build_that_meets_a_full_disk_names_the_disks(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="MiB free") as caught:
+        run_watched(
+            ["sh", "-c", "echo write /layer: no space left on device; exit 1"],
+            log=tmp_path / "log", timeout=10,
+        )  # fmt: skip
+    assert caught.value.code == ExitCode.PRECONDITION
+    assert caught.value.problems[0].fix == SPACE_FIX

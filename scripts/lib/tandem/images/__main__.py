@@ -10,7 +10,7 @@ from pathlib import Path
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
-from tandem.images import bundle
+from tandem.images import bundle, rootfs
 from tandem.images.build import build, status
 from tandem.images.engine import CHOICE, detect
 from tandem.images.load import load_into_node
@@ -58,14 +58,14 @@ def _parser() -> Parser:
 
 def _build(names: list[str], *, all_as_files: bool) -> int:
     started = time.monotonic()
-    records = build(detect(), names, all_as_files=all_as_files)
+    records = build(detect(rootfs.reference()), names, all_as_files=all_as_files)
     seconds = time.monotonic() - started
     console.ok(f"images: {len(records)} current in {bundle.FOLDER} ({seconds:.1f} s)")
     return ExitCode.OK
 
 
 def _list(names: list[str], output: str) -> int:
-    engine = detect()
+    engine = detect(rootfs.reference())
     rows = [
         {
             "name": each.image.name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tandem.console import console
-from tandem.errors import ExitCode, Problem, UserError
+from tandem.errors import ExitCode, Problem, UserError, require_space
 from tandem.images import bundle, rootfs, specs
 from tandem.images.bundle import Record
 from tandem.images.engine import Engine, lock
@@ -20,7 +19,6 @@ from tandem.images.specs import Image
 from tandem.paths import BUILD, ROOT
 from tandem.versions import pinned
 
-GIB = 1024**3
 LOGS = BUILD / "images"
 #: What the machine's settings for package indices are called; given to the build as a secret.
 INDEX_VARIABLES = (
@@ -40,20 +38,12 @@ class Status:
     problem: Problem | None = None
 
 
-def debian_reference(engine: Engine) -> str:
-    """Return the name of the Debian image at the bottom: made here, or a registry's."""
-    suite = pinned("debian-suite")
-    if engine.name == "buildah":
-        return rootfs.reference(suite)
-    return f"docker.io/library/debian:{suite}-slim"
-
-
-def arguments_of(image: Image, hashes: Mapping[str, str], engine: Engine) -> dict[str, str]:
+def arguments_of(image: Image, hashes: Mapping[str, str]) -> dict[str, str]:
     """Return the build arguments of an image."""
     if image.base is None:
         return {}
     if image.base == "debian":
-        return {"BASE": debian_reference(engine)}
+        return {"BASE": rootfs.reference()}
     return {"BASE": f"{specs.PREFIX}/{image.base}:{hashes[image.base]}"}
 
 
@@ -64,7 +54,7 @@ def content_of(image: Image, arguments: Mapping[str, str], root: Path) -> str:
     )
 
 
-def hash_all(engine: Engine, images: Sequence[Image], root: Path) -> dict[str, str]:
+def hash_all(images: Sequence[Image], root: Path) -> dict[str, str]:
     """Return the content hash of each image; they come in the order to build.
 
     Raises:
@@ -74,7 +64,7 @@ def hash_all(engine: Engine, images: Sequence[Image], root: Path) -> dict[str, s
     problems: list[Problem] = []
     for image in images:
         try:
-            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine), root)
+            hashes[image.name] = content_of(image, arguments_of(image, hashes), root)
         except UserError as error:
             problems += error.problems
     if problems:
@@ -88,7 +78,7 @@ def status(engine: Engine, names: Sequence[str], root: Path = ROOT) -> list[Stat
     hashes: dict[str, str] = {}
     for image in specs.select((), with_bases=True):
         try:
-            hashes[image.name] = content_of(image, arguments_of(image, hashes, engine), root)
+            hashes[image.name] = content_of(image, arguments_of(image, hashes), root)
         except UserError as error:
             found.append(Status(image, "", "missing", error.problems[0]))
             continue
@@ -142,18 +132,8 @@ def check_disk(engine: Engine, images: Sequence[Image]) -> None:
         UserError: There is too little space.
     """
     needed = sum(image.disk_gib for image in images)
-    folder = engine.disk
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free / GIB
-    if free < needed:
-        names = ", ".join(image.name for image in images)
-        raise UserError(
-            Problem(
-                f"{free:.1f} GiB are free at {folder}; building {names} may need {needed:.1f}",
-                "free some space, or build fewer: python -m tandem.images build NAME",
-            )
-        )
+    names = ", ".join(image.name for image in images)
+    require_space(engine.disk, needed, f"building {names}")
 
 
 def _build_one(
@@ -161,13 +141,9 @@ def _build_one(
 ) -> None:
     log = LOGS / f"{image.name}.log"
     suite = pinned("debian-suite")
-    if (
-        image.base == "debian"
-        and engine.name == "buildah"
-        and suite not in engine.tags(f"{specs.PREFIX}/debian")
-    ):
-        with console.phase(f"image debian:{suite} (debootstrap)"):
-            rootfs.build(engine, suite, LOGS / "debian.log")
+    if image.base == "debian" and not engine.has(rootfs.reference(suite)):
+        with console.phase(f"image debian:{suite}"):
+            rootfs.provide(engine, suite, LOGS / "debian.log")
     with build_secrets() as secrets:
         engine.build(
             references=[f"{image.repository}:{content}", image.reference],
@@ -234,7 +210,7 @@ def build(
         UserError: Unknown names, missing inputs, too little disk, or a build that fails.
     """
     images = specs.select(names, with_bases=True)
-    hashes = hash_all(engine, images, root)
+    hashes = hash_all(images, root)
     records: list[Record] = []
     with lock(), tidied(engine):
         missing = [i for i in images if hashes[i.name] not in engine.tags(i.repository)]
@@ -244,7 +220,7 @@ def build(
             with console.phase(f"image {image.name}") as phase:
                 phase.detail = f"{content}, as it was"
                 if image in missing:
-                    _build_one(engine, image, content, arguments_of(image, hashes, engine), root)
+                    _build_one(engine, image, content, arguments_of(image, hashes), root)
                     phase.detail = content
                 if image.for_nodes:
                     as_file = image.as_file or all_as_files

@@ -1,4 +1,4 @@
-"""The program that builds images: docker, podman or buildah, whichever is there.
+"""The program that builds images: docker, podman or buildah, whichever is there and works.
 
 Buildah works without a daemon, without a registry and inside a container; it gets a store
 of its own, so that nothing of the user's is touched and everything of ours can be found and
@@ -12,20 +12,22 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.console import console
-from tandem.errors import ExitCode, Problem, UserError
-from tandem.process import run, tail, tool_env
+from tandem.errors import Problem, UserError
+from tandem.process import failure, run, tool_env
 
 #: In the order of preference: what a person already uses comes first.
 KNOWN = ("docker", "podman", "buildah")
 #: Set to one of `KNOWN` to choose.
 CHOICE = "TANDEM_IMAGE_BUILDER"
 QUERY_SECONDS = 60.0
+#: A daemon that has not answered by then is as good as none.
+ANSWER_SECONDS = 20.0
 BUILD_SECONDS = 3600.0
 
 
@@ -88,6 +90,22 @@ class Engine:
             for line in listed.split()
             if line.rpartition(":")[0] == repository
         }
+
+    def has(self, reference: str) -> bool:
+        """Whether the store holds an image of this name."""
+        repository, _, tag = reference.rpartition(":")
+        return tag in self.tags(repository)
+
+    def fetch(self, reference: str, name: str) -> None:
+        """Get an image from its registry under another name."""
+        self.query("pull", reference, timeout=BUILD_SECONDS)
+        self.query("tag", reference, name)
+
+    def import_tree(self, archive: Path, reference: str) -> None:
+        """Make an image of a file system's archive (docker and podman)."""
+        self.query(
+            "import", "--change", 'CMD ["bash"]', str(archive), reference, timeout=BUILD_SECONDS
+        )
 
     def untag(self, reference: str) -> None:
         """Remove one tag; the image goes with its last."""
@@ -193,30 +211,61 @@ def run_watched(words: Sequence[str], *, log: Path, timeout: float) -> None:
             _end(process)
     if code == 0:
         return
-    said = tail(log.read_text(encoding="utf-8", errors="replace"))
+    said = log.read_text(encoding="utf-8", errors="replace")
     how = f"did not end within {timeout:.0f} s" if code is None else f"ended with code {code}"
-    raise UserError(
-        Problem(f"{words[0]} {how} (all of it: {log}):\n{said}", "mend what it says, then again"),
-        ExitCode.FAILURE,
-    )
+    what = f"{words[0]} {how} (all of it: {log})"
+    raise failure(what, said, "mend what it says, then again", [store(), log])
 
 
 def _answers(name: str) -> bool:
-    """Whether an engine is there and usable: docker's command may be there without a daemon."""
+    """Whether an engine is there and works: docker's command may be there without a daemon."""
     if shutil.which(name) is None:
         return False
-    if name != "docker":
+    # Buildah has neither a daemon nor a state before its first use.
+    asks = {"docker": "version", "podman": "info"}
+    if name not in asks:
         return True
-    return (
-        subprocess.run(
-            ["docker", "version"], check=False, capture_output=True, timeout=QUERY_SECONDS
-        ).returncode
-        == 0
-    )
+    try:
+        done = subprocess.run(
+            [name, asks[name]], check=False, capture_output=True, timeout=ANSWER_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
-def detect() -> Engine:
-    """Return the engine to use: the one that `TANDEM_IMAGE_BUILDER` names, else the first found.
+def prefer(
+    working: Sequence[Engine], *, bootstraps: bool, has_base: Callable[[Engine], bool]
+) -> Engine | None:
+    """Return the engine that builds with the least from outside, None when none works.
+
+    Where debootstrap can run, every engine gets its base without a registry, and the first
+    one is taken. Where it cannot, an engine that has the base already goes before one that
+    would have to pull it.
+
+    Args:
+        working: Engines that answer, in the order of preference.
+        bootstraps: Whether a base can be made on this machine.
+        has_base: Whether an engine's store holds the base.
+    """
+    if not bootstraps:
+        for engine in working:
+            if has_base(engine):
+                return engine
+    return next(iter(working), None)
+
+
+def bootstraps() -> bool:
+    """Whether debootstrap can make a base here: it is there, and it makes devices as root."""
+    return os.geteuid() == 0 and shutil.which("debootstrap") is not None
+
+
+def detect(base: str = "") -> Engine:
+    """Return the engine to use: the one that `TANDEM_IMAGE_BUILDER` names, else the best found.
+
+    Args:
+        base: Name of the image at the bottom of all others.
 
     Raises:
         UserError: There is none, or the chosen one does not answer.
@@ -224,15 +273,24 @@ def detect() -> Engine:
     chosen = os.environ.get(CHOICE)
     if chosen is not None:
         if chosen not in KNOWN:
-            raise UserError(Problem(f"{CHOICE}={chosen!r}", f"one of: {', '.join(KNOWN)}"))
+            raise UserError(
+                Problem(
+                    f"{CHOICE}={chosen!r} is no program that builds images",
+                    f"set it to one of: {', '.join(KNOWN)}; or unset it",
+                )
+            )
         if not _answers(chosen):
             raise UserError(
                 Problem(f"{CHOICE}={chosen}, which does not answer here", f"unset {CHOICE}")
             )
         return Engine(chosen)
-    for name in KNOWN:
-        if _answers(name):
-            return Engine(name)
-    raise UserError(
-        Problem("no program to build images: docker, podman and buildah are missing", "make system")
+    working = [Engine(name) for name in KNOWN if _answers(name)]
+    found = prefer(
+        working, bootstraps=bootstraps(), has_base=lambda engine: bool(base) and engine.has(base)
     )
+    if found is None:
+        raise UserError(
+            Problem("no program to build images: docker, podman and buildah are missing or do"
+                    " not work", "make system (installs buildah)")
+        )  # fmt: skip
+    return found

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.console import console
-from tandem.errors import ExitCode, Problem, UserError
+from tandem.errors import Problem, UserError
 from tandem.images import bundle
 from tandem.images.bundle import Record
 from tandem.images.engine import Engine, lock
-from tandem.process import run, tail, tool_env
+from tandem.process import failure, run, tool_env
 
 #: Kubernetes' images in containerd.
 NAMESPACE = "k8s.io"
@@ -82,10 +82,7 @@ def _import(socket: Path, record: Record, folder: Path) -> None:
     with lock(), Engine(record.engine).stream(record.image) as source:
         done = _pipe([*words, "-"], source)
     if done is not None:
-        raise UserError(
-            Problem(f"loading {record.image} failed:\n{tail(done)}", "make images; then again"),
-            ExitCode.FAILURE,
-        )
+        raise failure(f"loading {record.image} failed", done, "make images; then again", [folder])
 
 
 def _pipe(words: Sequence[str], source: subprocess.Popen[bytes]) -> str | None:
