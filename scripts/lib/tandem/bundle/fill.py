@@ -12,7 +12,7 @@ from tandem.bundle import jobset_chart, kuberay_chart
 from tandem.bundle.kai import kai_of
 from tandem.bundle.layout import Layout, Manifest, checksums, problems_of, read_manifest
 from tandem.bundle.modules import module_folder
-from tandem.errors import Problem, UserError
+from tandem.errors import UserError, require_space
 from tandem.process import run
 from tandem.versions import pinned
 from tandem.yamls import dump, load_all
@@ -22,9 +22,8 @@ KUBERAY_MODULE = ("kuberay", "github.com/ray-project/kuberay/ray-operator")
 #: Charts that this program writes; anything else in charts/ is left alone.
 OUR_CHARTS = ("jobset", "kuberay-operator")
 _SHOW_TIMEOUT_SECONDS = 60
-_MIB = 1024**2
 #: Some ten times what charts and CRDs take, old and new ones side by side.
-ROOM = 64 * _MIB
+ROOM_GIB = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +100,6 @@ def _is_current(layout: Layout, key: str) -> bool:
         return False  # missing or unreadable: filled anew below
 
 
-def room_problem(folder: Path) -> Problem | None:
-    """Return what is wrong with the disk of a folder, which need not exist yet."""
-    there = next(path for path in (folder, *folder.parents) if path.is_dir())
-    free = shutil.disk_usage(there).free
-    if free >= ROOM:
-        return None
-    return Problem(
-        f"{free // _MIB} MiB free on the disk of {there}, the bundle needs {ROOM // _MIB} MiB",
-        "free space there; make cluster-down PURGE=1 deletes the local node's images",
-    )
-
-
 def fill(layout: Layout, *, force: bool = False) -> Filled:
     """Bring the bundle's charts and CRDs up to date.
 
@@ -129,9 +116,7 @@ def fill(layout: Layout, *, force: bool = False) -> Filled:
     if not fresh:
         fresh = layout.environment.read_text(encoding="utf-8") != environment
     if fresh:
-        problem = room_problem(layout.root)
-        if problem:
-            raise UserError(problem)
+        require_space(layout.root, ROOM_GIB, "the bundle")
         # Gone while pieces change: an interrupted fill must not look complete.
         layout.manifest.unlink(missing_ok=True)
         _fill(layout)
