@@ -56,6 +56,8 @@ class ObjectList:
 
     items: tuple[Object, ...]
     resource_version: str
+    #: The server's clock when it answered, in seconds since 1970; None when it did not say.
+    server_time: float | None = None
 
 
 def wait_seconds(attempt: int, retry_after: float | None) -> float:
@@ -169,11 +171,12 @@ class Client:
         call = self._call("list", resource, namespace, name)
         params = selectors(name, label_selector, field_selector)
         path = resource.path(call.namespace)
-        answer = self._send(call, "GET", path, params=params, deadline=deadline)
+        answer, server_time = self._answer(call, "GET", path, params=params, deadline=deadline)
         # Items of a list lack what the list says for all of them.
         common = {"apiVersion": resource.api_version, "kind": resource.kind}
         items = tuple({**common, **item} for item in answer.get("items") or [])
-        return ObjectList(items, str((answer.get("metadata") or {}).get("resourceVersion", "")))
+        version = str((answer.get("metadata") or {}).get("resourceVersion", ""))
+        return ObjectList(items, version, server_time)
 
     def watch(
         self,
@@ -364,7 +367,11 @@ class Client:
             body=patch, content_type=content_type, deadline=deadline, conflict_again=again,
         )  # fmt: skip
 
-    def _send(
+    def _send(self, call: Call, method: str, path: str, **how: Any) -> Object:
+        """Return the object of `_answer`."""
+        return self._answer(call, method, path, **how)[0]
+
+    def _answer(
         self,
         call: Call,
         method: str,
@@ -375,8 +382,12 @@ class Client:
         content_type: str = "application/json",
         deadline: Deadline | None = None,
         conflict_again: bool = False,
-    ) -> Object:
-        """Send a request until it is answered, within the deadline."""
+    ) -> tuple[Object, float | None]:
+        """Send a request until it is answered, within the deadline.
+
+        Returns:
+            The object, and the server's clock.
+        """
         until = deadline or Deadline(self._default, self._clock)
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": content_type}
@@ -399,7 +410,8 @@ class Client:
                         method, path, params=dict(params or {}), content=content,
                         headers=headers, timeout=self._timeout(until, self._read),
                     )  # fmt: skip
-                    return _object(call, self._once(call, request, stream=False))
+                    response = self._once(call, request, stream=False)
+                    return _object(call, response), _date(response.headers.get("Date"))
         except (Transient, Conflict) as error:
             if isinstance(error, Transient) or (conflict_again and type(error) is Conflict):
                 raise DeadlineExceeded(call, error, attempt, until.elapsed) from error

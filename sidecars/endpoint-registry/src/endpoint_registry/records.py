@@ -1,0 +1,468 @@
+"""What stands in the ConfigMap, and what a reader may believe of it. Nothing here does I/O.
+
+Data is as NeMo RL's own client has it: flat, one string a key. All else is in metadata:
+
+- label `tandem.dev/run-uid`: the run (epoch) that the object belongs to. An object of another
+  run holds nothing that a reader may see.
+- annotation `tandem.dev/run-started`: when that run began, by the API server's clock, and its
+  attempt; a writer never replaces the object of a run that began later than its own.
+- annotation `endpoints.tandem.dev/<key>`: who wrote the key, in which pod, when, for how long
+  (lease), and a digest of the value.
+
+The digest ties an annotation to the value that it speaks of. NeMo RL's client changes data
+and leaves annotations alone, so a value with another digest is its: it has no lease, and is
+believed because it stands in an object of our run.
+
+Ages. Nobody compares clocks of two machines. The API server notes when each writer last
+changed its fields (managedFields), and says its time with each answer; from then on the reader
+counts on its own monotonic clock, from zero at each renewal that it sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from tandem_common.errors import Problem
+
+NAME_PREFIX = "nemo-rl-endpoints-"
+JOB_LABEL = "tandem.dev/job-id"
+RUN_LABEL = "tandem.dev/run-uid"
+STARTED = "tandem.dev/run-started"
+RECORD = "endpoints.tandem.dev/"
+ERROR = "error"
+
+#: Who should write the keys that every run has.
+WRITERS = {
+    "gym_head_server": "the Gym side (role gym)",
+    "vllm_base_urls": "the training side (role rl or driver)",
+}
+#: Keys whose value is a list of addresses, and those that are one address.
+LISTS, ADDRESSES = frozenset({"vllm_base_urls"}), frozenset({"gym_head_server"})
+
+_KEY = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_KEY_LENGTH = 63
+#: Far above any list of addresses, far below what a ConfigMap holds with all its keys.
+VALUE_BYTES = 64 * 1024
+_MANAGER_LENGTH = 128
+#: managedFields and the header Date have whole seconds.
+_RESOLUTION = 1.0
+
+
+class State(StrEnum):
+    """What a writer says of its key."""
+
+    #: It is at work, and has no value yet.
+    PENDING = "pending"
+    PUBLISHED = "published"
+    #: It has taken its value back.
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt at a run.
+
+    Attributes:
+        uid: What tells it from every other: the UID of its top object, with an attempt behind
+            it when that object is tried more than once.
+        started: When it began, by the API server's clock (the top object's
+            creationTimestamp); "" when unknown.
+        attempt: Number of the attempt, from 0.
+    """
+
+    uid: str
+    started: str = ""
+    attempt: int = 0
+
+    @property
+    def order(self) -> str:
+        """Text for the annotation; sorts as the runs began."""
+        return f"{self.started}/{self.attempt:06d}" if self.started else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An object that the ConfigMap goes with."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    def reference(self) -> dict[str, Any]:
+        """Return the ownerReference. Never a controller: that would exclude other owners."""
+        return {
+            "apiVersion": self.api_version, "kind": self.kind, "name": self.name,
+            "uid": self.uid, "controller": False, "blockOwnerDeletion": False,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a writer says of its key, beside the value."""
+
+    run: str
+    writer: str
+    pod: str = ""
+    at: str = ""
+    state: State = State.PUBLISHED
+    lease_seconds: float | None = None
+    beat: int = 0
+    digest: str = ""
+    note: str = ""
+
+    def encode(self) -> str:
+        """Return the annotation."""
+        content = {
+            "run": self.run, "writer": self.writer, "pod": self.pod, "at": self.at,
+            "state": self.state.value, "lease": self.lease_seconds, "beat": self.beat,
+            "digest": self.digest, "note": self.note,
+        }  # fmt: skip
+        kept = {key: value for key, value in content.items() if value not in ("", None)}
+        return json.dumps(kept, separators=(",", ":"))
+
+
+def decode(text: str) -> Record | None:
+    """Return the record of an annotation; None for anything that is none."""
+    try:
+        found = json.loads(text)
+        lease = found.get("lease")
+        record = Record(
+            run=str(found["run"]), writer=str(found["writer"]), pod=str(found.get("pod", "")),
+            at=str(found.get("at", "")), state=State(found["state"]),
+            lease_seconds=None if lease is None else float(lease),
+            beat=int(found.get("beat", 0)), digest=str(found.get("digest", "")),
+            note=str(found.get("note", "")),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+    lease = record.lease_seconds
+    return record if lease is None or (math.isfinite(lease) and lease > 0) else None
+
+
+def digest(value: str) -> str:
+    """Return what ties a record to its value."""
+    return hashlib.sha256(value.encode()).hexdigest()[:16]
+
+
+def object_name(job_id: str) -> str:
+    """Return the ConfigMap's name."""
+    return f"{NAME_PREFIX}{job_id}"
+
+
+def manager(writer: str, key: str) -> str:
+    """Return the field manager of one writer's one key: one each, so that each has its time."""
+    name = f"endpoint-registry/{key}/{writer}"
+    if len(name) > _MANAGER_LENGTH:
+        name = f"{name[: _MANAGER_LENGTH - 17]}-{digest(name)}"
+    return name
+
+
+def stamp() -> str:
+    """Return the time for a person to read; nothing is decided by it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def is_label(value: str) -> bool:
+    """Whether a text is a DNS label: a job id, a namespace, a run's UID."""
+    return len(value) <= _KEY_LENGTH and _LABEL.fullmatch(value) is not None
+
+
+def key_problems(key: str) -> Iterator[Problem]:
+    """Yield what is wrong with a key."""
+    if len(key) > _KEY_LENGTH or not _KEY.fullmatch(key):
+        yield Problem(
+            f"key {key!r}: letters, digits, '-', '_' and '.', not at the ends but letters or "
+            f"digits, at most {_KEY_LENGTH}",
+            "such as gym_head_server",
+        )
+
+
+def _is_address(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"https?://[^\s/?#]+\S*", value) is not None
+
+
+def value_problems(key: str, value: str) -> Iterator[Problem]:
+    """Yield what is wrong with a value: the wire format of the keys that NeMo RL knows."""
+    if not value:
+        yield Problem(f"{key}: the value is empty", "withdraw it instead")
+        return
+    size = len(value.encode())
+    if size > VALUE_BYTES:
+        yield Problem(f"{key}: {size} bytes", f"at most {VALUE_BYTES}")
+    if key in ADDRESSES and not _is_address(value):
+        yield Problem(f"{key}={value!r}: no address", "http://host:port")
+    if key in LISTS:
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not found or not all(map(_is_address, found)):
+            yield Problem(
+                f"{key}={value!r}: no JSON list of addresses", '["http://host:port/v1", …]'
+            )
+
+
+def run_of(config_map: Mapping[str, Any]) -> str:
+    """Return the run that an object belongs to; "" when it does not say."""
+    return str((config_map["metadata"].get("labels") or {}).get(RUN_LABEL, ""))
+
+
+class Standing(StrEnum):
+    """What an object that is there is to a run."""
+
+    OURS = "ours"
+    #: Made by NeMo RL's client for one of our owners: ours but for the label.
+    ADOPTABLE = "adoptable"
+    #: Of another run, or nobody's: to be replaced.
+    FOREIGN = "foreign"
+    #: Of a run that began after ours: hands off.
+    NEWER = "newer"
+
+
+def standing(config_map: Mapping[str, Any], run: Run, owners: Iterable[Owner]) -> Standing:
+    """Return what an object is to a run."""
+    theirs = run_of(config_map)
+    if theirs == run.uid:
+        return Standing.OURS
+    metadata = config_map["metadata"]
+    if not theirs:
+        uids = {reference.get("uid") for reference in metadata.get("ownerReferences") or []}
+        return Standing.ADOPTABLE if uids & {o.uid for o in owners} else Standing.FOREIGN
+    order = str((metadata.get("annotations") or {}).get(STARTED, ""))
+    return Standing.NEWER if run.order and order > run.order else Standing.FOREIGN
+
+
+def new_object(job_id: str, run: Run, owners: Iterable[Owner]) -> dict[str, Any]:
+    """Return the ConfigMap of a run, without any endpoint."""
+    metadata: dict[str, Any] = {
+        "name": object_name(job_id),
+        "labels": {
+            "app.kubernetes.io/part-of": "tandem",
+            "app.kubernetes.io/component": "endpoint-registry",
+            JOB_LABEL: job_id,
+            RUN_LABEL: run.uid,
+        },
+    }
+    if run.order:
+        metadata["annotations"] = {STARTED: run.order}
+    references = [owner.reference() for owner in owners]
+    if references:
+        metadata["ownerReferences"] = references
+    return {"metadata": metadata}
+
+
+def written(job_id: str, uid: str, key: str, record: Record, value: str | None) -> dict[str, Any]:
+    """Return what to apply for one key: its record, its value if any, and nothing else.
+
+    The UID makes the server refuse it for any other object, and for none at all.
+    """
+    body: dict[str, Any] = {
+        "metadata": {
+            "name": object_name(job_id),
+            "uid": uid,
+            "annotations": {RECORD + key: record.encode()},
+        }
+    }
+    if value is not None:
+        body["data"] = {key: value}
+    return body
+
+
+# --- reading -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key as a reader sees it now.
+
+    Attributes:
+        key: The key.
+        value: The value that may be used; None when there is none, with `why`.
+        why: Why there is no value; "" when there is one.
+        record: What the writer says; None for a value of NeMo RL's client.
+        age_seconds: Time since the writer's last sign of life; None without a record.
+    """
+
+    key: str
+    value: str | None
+    why: str = ""
+    record: Record | None = None
+    age_seconds: float | None = None
+
+    @property
+    def expired(self) -> bool:
+        """Whether its lease is over."""
+        return self.why == _EXPIRED
+
+    def sign_of_life(self) -> str:
+        """Return in words who wrote it last, and how long ago."""
+        if self.record is None:
+            return "a client that leaves no trace"
+        who = self.record.writer + (f" (pod {self.record.pod})" if self.record.pod else "")
+        age = "" if self.age_seconds is None else f", {self.age_seconds:.0f} s ago"
+        note = f": {self.record.note}" if self.record.note else ""
+        return f"{who} said {self.record.state.value}{age}{note}"
+
+
+_EXPIRED = "its lease is over"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All keys as a reader sees them now.
+
+    Attributes:
+        exists: Whether there is a ConfigMap.
+        of_our_run: Whether it is of the reader's run; without, `entries` is empty.
+        entries: By key, those without a usable value too.
+    """
+
+    exists: bool
+    of_our_run: bool
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+    @property
+    def error(self) -> str | None:
+        """The message under which the run has failed; None as long as it has not."""
+        found = self.entries.get(ERROR)
+        return found.value if found else None
+
+    def value(self, key: str) -> str | None:
+        """Return a key's value if it may be used."""
+        found = self.entries.get(key)
+        return found.value if found else None
+
+
+@dataclass(slots=True)
+class _Sighting:
+    fingerprint: str
+    #: Reader's clock.
+    seen_at: float
+    #: Age that it had when it was seen first.
+    age_then: float
+
+
+def _server_ages(
+    config_map: Mapping[str, Any], server_time: float | None
+) -> Callable[[str], float]:
+    """Return a function from key to the age of its record by the API server's clock alone."""
+    times: dict[str, float] = {}
+    for entry in config_map["metadata"].get("managedFields") or []:
+        fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:annotations", {})
+        try:
+            at = datetime.fromisoformat(entry["time"]).timestamp()
+        except (KeyError, ValueError, TypeError):
+            continue
+        for name in fields:
+            if name.startswith("f:" + RECORD):
+                key = name.removeprefix("f:" + RECORD)
+                times[key] = max(at, times.get(key, -math.inf))
+
+    def age(key: str) -> float:
+        if server_time is None or key not in times:
+            return 0.0
+        return max(0.0, server_time - times[key] - _RESOLUTION)
+
+    return age
+
+
+class Reader:
+    """Follows one ConfigMap and says what may be believed of it. Not thread-safe.
+
+    It is told of each version of the object when it comes (`see`), and asked at any time.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Begin without knowledge."""
+        self._run = run
+        self._object: Mapping[str, Any] | None = None
+        self._sightings: dict[str, _Sighting] = {}
+
+    def see(
+        self, config_map: Mapping[str, Any] | None, now: float, server_time: float | None = None
+    ) -> None:
+        """Take a version of the object.
+
+        Args:
+            config_map: The object; None when there is none.
+            now: The reader's monotonic clock.
+            server_time: The API server's clock when it told. None for a change that a watch
+                tells of: that one is new by itself, and its age is 0.
+        """
+        self._object = config_map
+        if config_map is None or run_of(config_map) != self._run.uid:
+            self._sightings.clear()
+            return
+        age = _server_ages(config_map, server_time)
+        uid = str(config_map["metadata"].get("uid", ""))
+        annotations = config_map["metadata"].get("annotations") or {}
+        known, self._sightings = self._sightings, {}
+        for name, text in annotations.items():
+            if not name.startswith(RECORD):
+                continue
+            key = name.removeprefix(RECORD)
+            fingerprint = f"{uid}/{text}"
+            before = known.get(key)
+            if before is not None and before.fingerprint == fingerprint:
+                self._sightings[key] = before
+            else:
+                # What has changed while we looked on is as old as the look; what was there
+                # when we came has the server's word for its age. A record that changed while
+                # we were not in touch is judged by the server's word too.
+                self._sightings[key] = _Sighting(fingerprint, now, age(key))
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return what may be believed at this time."""
+        found = self._object
+        if found is None:
+            return Snapshot(exists=False, of_our_run=False)
+        if run_of(found) != self._run.uid:
+            return Snapshot(exists=True, of_our_run=False)
+        data = found.get("data") or {}
+        keys = [*data, *(key for key in self._sightings if key not in data)]
+        annotations = found["metadata"].get("annotations") or {}
+        entries = {
+            key: self._entry(key, data.get(key), annotations.get(RECORD + key), now) for key in keys
+        }
+        return Snapshot(exists=True, of_our_run=True, entries=entries)
+
+    def next_expiry(self, now: float) -> float | None:
+        """Return the seconds until the next lease is over, if none is renewed; None for never."""
+        left = [
+            entry.record.lease_seconds - entry.age_seconds
+            for entry in self.snapshot(now).entries.values()
+            if entry.value is not None
+            and entry.record is not None
+            and entry.record.lease_seconds is not None
+            and entry.age_seconds is not None
+        ]
+        return max(0.0, min(left)) if left else None
+
+    def _entry(self, key: str, value: str | None, text: str | None, now: float) -> Entry:
+        record = decode(text) if text else None
+        sighting = self._sightings.get(key)
+        age = None
+        if record is not None and sighting is not None:
+            age = sighting.age_then + max(0.0, now - sighting.seen_at)
+        if value is not None and (record is None or record.digest != digest(value)):
+            # Written by a client that knows no records, after ours or without one.
+            return Entry(key, value or None, "" if value else "it is empty")
+        if record is None:
+            return Entry(key, None, "nobody has written it")
+        if record.run != self._run.uid:
+            return Entry(key, None, "it is of another run", record, age)
+        if value is None:
+            return Entry(key, None, f"it is {record.state.value}", record, age)
+        if record.lease_seconds is not None and (age is None or age > record.lease_seconds):
+            return Entry(key, None, _EXPIRED, record, age)
+        return Entry(key, value, "", record, age)

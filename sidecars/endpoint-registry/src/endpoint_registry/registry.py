@@ -1,0 +1,582 @@
+"""The library: create, publish, wait, get, error, watch. Decisions are in `records`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from endpoint_registry import records
+from endpoint_registry.records import Entry, Owner, Reader, Record, Run, Snapshot, Standing, State
+from tandem_common.clock import Clock, Deadline
+from tandem_common.errors import ExitCode, Problem, UserError
+from tandem_common.kube import (
+    CONFIGMAPS,
+    JOBSETS,
+    RAYCLUSTERS,
+    RAYJOBS,
+    Changed,
+    Client,
+    Conflict,
+    Contact,
+    DeadlineExceeded,
+    Expired,
+    Forbidden,
+    Informer,
+    KubeError,
+    Lost,
+    NotFound,
+    OwnedByAnother,
+    Unauthorized,
+    WatchEvent,
+    load_config,
+)
+from tandem_common.kube.client import wait_seconds
+
+#: Kinds that may own a run, as `--run-object` names them.
+TOP_OBJECTS = {kind.kind: kind for kind in (RAYJOBS, RAYCLUSTERS, JOBSETS)}
+
+_WRITE_SECONDS = 30.0
+_NOTE_LENGTH = 300
+
+
+class RegistryError(Exception):
+    """Something about the registry that no fault of the network explains."""
+
+
+class PeerError(RegistryError):
+    """The run has failed: another role left a message under `error`.
+
+    Attributes:
+        message: What it says.
+    """
+
+    def __init__(self, message: str, by: str) -> None:
+        """Keep the message; `by` tells who wrote it."""
+        self.message = message
+        super().__init__(f"the run has failed: {message} ({by})")
+
+
+class RegistryTimeout(RegistryError, TimeoutError):  # noqa: N818 - a kind of TimeoutError
+    """An endpoint did not appear in time; the message names who should have written it."""
+
+
+class Superseded(RegistryError):  # noqa: N818 - what happened, not what went wrong
+    """The object belongs to a run that is not ours and must not be replaced by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a waiter can tell while it waits."""
+
+    elapsed: float
+    why: str
+
+
+class EndpointRegistry:
+    """The endpoints of one run. Thread-safe; any number of threads may wait."""
+
+    def __init__(
+        self,
+        job_id: str,
+        *,
+        namespace: str = "",
+        run_uid: str,
+        run_started: str = "",
+        run_attempt: int = 0,
+        writer: str = "",
+        pod_uid: str = "",
+        owners: Sequence[Owner] = (),
+        client: Client | None = None,
+        clock: Clock = time.monotonic,
+        watch_window_seconds: float = 60.0,
+    ) -> None:
+        """Prepare; nothing is read or written yet.
+
+        Args:
+            job_id: The job's id, as NeMo RL's `env.disagg_job_id`.
+            namespace: Namespace; by default the one of the client's configuration.
+            run_uid: What tells this run from every other: its top object's UID.
+            run_started: That object's creationTimestamp; lets a straggler of a former run
+                know that it is one.
+            run_attempt: Number of the attempt when one top object is tried several times.
+            writer: Who writes, such as `gym`; needed to write.
+            pod_uid: Pod of the writer, for people who look into it.
+            owners: Objects that the ConfigMap goes with.
+            client: Connection to use; it stays open. By default one of its own.
+            clock: Seconds that only grow.
+            watch_window_seconds: Longest time of one watch request.
+        """
+        self._owns_client = client is None
+        self._client = client or Client(load_config(), user_agent="endpoint-registry")
+        self.namespace = namespace or self._client.config.namespace
+        epoch = f"{run_uid}.{run_attempt}" if run_attempt else run_uid
+        self.run = Run(epoch, run_started, run_attempt)
+        self.job_id = job_id
+        self.name = records.object_name(job_id)
+        self.writer = writer
+        problems = list(_identity_problems(job_id, self.namespace, epoch))
+        if problems:
+            raise UserError(problems, ExitCode.USAGE)
+        self._pod_uid = pod_uid
+        self._owners = tuple(owners)
+        self._clock = clock
+        self._window = watch_window_seconds
+        self._lock = threading.Lock()
+        self._reader = Reader(self.run)
+        self._informer: Informer | None = None
+        self._uid = ""
+        self._was_ours = False
+        self._beats = count(1)
+        #: How often something else than the plain case happened, by name; for metrics.
+        self.counts = {"conflicts": 0, "created": 0, "replaced": 0}
+
+    def close(self) -> None:
+        """Stop watching; waiters end with `RegistryError`."""
+        with self._lock:
+            informer = self._informer
+        if informer is not None:
+            informer.close()
+        if self._owns_client:
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        """Return the registry."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    # --- writing -----------------------------------------------------------------------
+
+    def create(self, *, timeout: float = _WRITE_SECONDS) -> None:
+        """Make sure that the ConfigMap is this run's; a former run's is replaced.
+
+        Raises:
+            Superseded: It belongs to a run that began later.
+            KubeError: The API server did not let us.
+        """
+        self._ensure(Deadline(timeout, self._clock))
+
+    def publish(
+        self,
+        key: str,
+        value: str,
+        *,
+        lease_seconds: float | None = None,
+        timeout: float = _WRITE_SECONDS,
+    ) -> None:
+        """Write one key; the last to publish a key has it.
+
+        With a lease, `renew` has to be called before it is over, else readers stop to
+        believe the value.
+
+        Raises:
+            UserError: Key, value or lease are none.
+            Superseded: The run is over: the ConfigMap belongs to a later one.
+            KubeError: The API server did not let us.
+        """
+        self._check(key, value, lease_seconds)
+        record = self._record(State.PUBLISHED, lease_seconds, value=value)
+        self._put(key, record, value, force=True, deadline=Deadline(timeout, self._clock))
+
+    def renew(
+        self,
+        key: str,
+        value: str,
+        *,
+        lease_seconds: float | None = None,
+        timeout: float = _WRITE_SECONDS,
+    ) -> None:
+        """Say that a published value still holds; never takes a key from another writer.
+
+        Raises:
+            OwnedByAnother: Another writer has published the key since.
+        """
+        self._check(key, value, lease_seconds)
+        record = self._record(State.PUBLISHED, lease_seconds, value=value)
+        self._put(key, record, value, force=False, deadline=Deadline(timeout, self._clock))
+
+    def announce(
+        self,
+        key: str,
+        note: str,
+        *,
+        state: State = State.PENDING,
+        lease_seconds: float | None = None,
+        timeout: float = _WRITE_SECONDS,
+    ) -> bool:
+        """Say that there is no value, and why; readers who give up repeat it.
+
+        Returns:
+            Whether it was said; not so when another writer has the key.
+        """
+        self._check(key, None, lease_seconds)
+        record = self._record(state, lease_seconds, note=note[:_NOTE_LENGTH])
+        try:
+            self._put(key, record, None, force=False, deadline=Deadline(timeout, self._clock))
+        except OwnedByAnother:
+            return False
+        return True
+
+    def withdraw(self, key: str, note: str = "", *, timeout: float = _WRITE_SECONDS) -> bool:
+        """Take one's own value back; another writer's stays. Returns whether it was ours."""
+        return self.announce(key, note, state=State.WITHDRAWN, timeout=timeout)
+
+    def error(self, message: str, *, timeout: float = _WRITE_SECONDS) -> bool:
+        """Fail the run: every waiter ends at once with this message.
+
+        The first error is the cause, later ones are its consequences: one of another writer
+        is kept.
+
+        Returns:
+            Whether ours is the one that counts.
+        """
+        text = message.strip() or "an error without a message"
+        text = text.encode()[: records.VALUE_BYTES // 2].decode(errors="ignore")
+        self._check(records.ERROR, text, None)
+        record = self._record(State.PUBLISHED, None, value=text)
+        try:
+            self._put(
+                records.ERROR, record, text, force=False, deadline=Deadline(timeout, self._clock)
+            )
+        except OwnedByAnother:
+            return False
+        return True
+
+    # --- reading -----------------------------------------------------------------------
+
+    def get(self, key: str, *, timeout: float = _WRITE_SECONDS) -> str | None:
+        """Return the value now, or None; one request, no waiting for the key.
+
+        Raises:
+            PeerError: The run has failed.
+            KubeError: The API server did not answer, or did not let us.
+        """
+        snapshot = self.read(timeout=timeout)
+        self._raise_error(snapshot, key)
+        return snapshot.value(key)
+
+    def read(self, *, timeout: float = _WRITE_SECONDS) -> Snapshot:
+        """Return all keys as they are now: one request."""
+        found = self._client.list(
+            CONFIGMAPS, namespace=self.namespace, name=self.name,
+            deadline=Deadline(timeout, self._clock),
+        )  # fmt: skip
+        reader = Reader(self.run)
+        now = self._clock()
+        reader.see(found.items[0] if found.items else None, now, found.server_time)
+        return reader.snapshot(now)
+
+    def snapshot(self) -> Snapshot:
+        """Return all keys as last seen by the watch, which starts with the first call.
+
+        Costs no request. It holds nothing until the first answer: see `informer`.
+        """
+        _ = self.informer
+        with self._lock:
+            return self._reader.snapshot(self._clock())
+
+    @property
+    def informer(self) -> Informer:
+        """The watch behind `wait`, `watch` and `snapshot`; started when it is first needed."""
+        with self._lock:
+            if self._informer is None:
+                self._informer = Informer(
+                    self._client, CONFIGMAPS, namespace=self.namespace, name=self.name,
+                    window_seconds=self._window, clock=self._clock, listen=self._see,
+                ).start()  # fmt: skip
+            return self._informer
+
+    def wait(
+        self,
+        key: str,
+        *,
+        timeout: float = 600.0,
+        expected_writer: str = "",
+        on_progress: Callable[[Progress], None] | None = None,
+        progress_seconds: float = 10.0,
+    ) -> str:
+        """Wait for a value and return it.
+
+        Args:
+            key: The key.
+            timeout: Longest wait in seconds.
+            expected_writer: Who should write it, for the message; known for NeMo RL's keys.
+            on_progress: Called about every `progress_seconds` with how it stands.
+            progress_seconds: See `on_progress`.
+
+        Raises:
+            PeerError: The run has failed; raised at once.
+            RegistryTimeout: The time is over.
+            Unauthorized, Forbidden: The API server does not let us read; raised at once.
+        """
+        self._check(key, None, None)
+        deadline = Deadline(timeout, self._clock)
+        informer = self.informer
+        told = 0.0
+        while True:
+            version = informer.version
+            snapshot = self.snapshot()
+            self._raise_error(snapshot, key)
+            value = snapshot.value(key)
+            if value is not None:
+                return value
+            if informer.closed:
+                raise RegistryError(f"the registry was closed while {key} was waited for")
+            if isinstance(informer.error, Unauthorized | Forbidden):
+                raise informer.error
+            if deadline.passed:
+                who = expected_writer or records.WRITERS.get(key, "no one that is known here")
+                raise RegistryTimeout(self._missing(key, who, timeout, snapshot, informer.error))
+            if on_progress is not None and deadline.elapsed >= told:
+                told = deadline.elapsed + progress_seconds
+                on_progress(Progress(deadline.elapsed, _why(key, snapshot, informer.error)))
+            informer.wait(version, deadline.within(progress_seconds))
+
+    def watch(self, *, timeout: float | None = None) -> Iterator[Snapshot]:
+        """Yield how things stand, and again whenever that changes, a lease that ends included.
+
+        It ends with the time or `close`. It does not end by an `error`: that is in the
+        snapshot.
+        """
+        deadline = Deadline(timeout, self._clock)
+        informer = self.informer
+        last: Any = None
+        while not informer.closed:
+            version = informer.version
+            snapshot = self.snapshot()
+            shown = (
+                snapshot.exists, snapshot.of_our_run,
+                {key: (entry.value, entry.why) for key, entry in snapshot.entries.items()},
+            )  # fmt: skip
+            if informer.synced and shown != last:
+                last = shown
+                yield snapshot
+                continue
+            if isinstance(informer.error, Unauthorized | Forbidden):
+                raise informer.error
+            if deadline.passed:
+                return
+            with self._lock:
+                expiry = self._reader.next_expiry(self._clock())
+            # A little later than the lease's end, so that it is over when we look.
+            left = deadline.within(60.0 if expiry is None else expiry + 0.05)
+            informer.wait(version, left)
+
+    # --- inside ------------------------------------------------------------------------
+
+    def _see(self, event: WatchEvent) -> None:
+        if isinstance(event, Contact | Lost):
+            return
+        now = self._clock()
+        with self._lock:
+            if isinstance(event, Changed):
+                self._reader.see(None if event.kind == "DELETED" else event.object, now)
+            else:
+                found = event.items[0] if event.items else None
+                self._reader.see(found, now, event.server_time)
+
+    def _check(self, key: str, value: str | None, lease_seconds: float | None) -> None:
+        problems = list(records.key_problems(key))
+        if value is not None:
+            problems += records.value_problems(key, value)
+        if lease_seconds is not None and not 0 < lease_seconds < float("inf"):
+            problems.append(Problem(f"lease_seconds={lease_seconds}", "more than 0"))
+        if problems:
+            raise UserError(problems, ExitCode.USAGE)
+
+    def _record(
+        self, state: State, lease_seconds: float | None, *, value: str = "", note: str = ""
+    ) -> Record:
+        if not self.writer:
+            what = "no writer is named: nobody could tell who wrote this"
+            raise UserError(Problem(what, "set writer, such as gym"), ExitCode.USAGE)
+        return Record(
+            run=self.run.uid, writer=self.writer, pod=self._pod_uid, at=records.stamp(),
+            state=state, lease_seconds=lease_seconds, beat=next(self._beats),
+            digest=records.digest(value) if value else "", note=note,
+        )  # fmt: skip
+
+    def _put(
+        self, key: str, record: Record, value: str | None, *, force: bool, deadline: Deadline
+    ) -> None:
+        """Apply one key to this run's object, making or replacing the object if need be."""
+        for attempt in count(1):
+            uid = self._uid or self._ensure(deadline)
+            body = records.written(self.job_id, uid, key, record, value)
+            try:
+                self._client.apply(
+                    CONFIGMAPS, body, namespace=self.namespace, force=force, deadline=deadline,
+                    field_manager=records.manager(self.writer, key),
+                )  # fmt: skip
+            except OwnedByAnother:
+                raise
+            except (NotFound, Conflict) as error:
+                # The object is gone or another, or so many write that the server gave up.
+                self._uid = ""
+                self._again(attempt, error, deadline)
+                continue
+            return
+
+    def _ensure(self, deadline: Deadline) -> str:
+        """Return the UID of this run's object; make, adopt or replace it if need be."""
+        for attempt in count(1):
+            try:
+                found = self._client.get(
+                    CONFIGMAPS, self.name, namespace=self.namespace, deadline=deadline
+                )
+            except NotFound:
+                found = None
+            try:
+                uid = self._take_over(found, deadline)
+            except (NotFound, Conflict, Expired) as error:
+                # Somebody did it at the same time: look again.
+                self._again(attempt, error, deadline)
+                continue
+            if uid:
+                self._uid = uid
+                self._was_ours = True
+                return uid
+        raise AssertionError("unreachable: the loop returns or raises")
+
+    def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> str:
+        """Do the one next step towards an object of this run; its UID once it is there."""
+        if found is None:
+            made = self._client.create(
+                CONFIGMAPS, records.new_object(self.job_id, self.run, self._owners),
+                namespace=self.namespace, field_manager="endpoint-registry", deadline=deadline,
+            )  # fmt: skip
+            self.counts["created"] += 1
+            return str(made["metadata"]["uid"])
+        metadata = found["metadata"]
+        uid = str(metadata["uid"])
+        call = f"ConfigMap {self.namespace}/{self.name}"
+        what = records.standing(found, self.run, self._owners)
+        if what in (Standing.OURS, Standing.ADOPTABLE):
+            if "deletionTimestamp" not in metadata:
+                self._claim(found, uid, deadline)
+                return uid
+        elif what is Standing.NEWER or self._was_ours:
+            theirs = records.run_of(found) or "nobody"
+            raise Superseded(f"{call} belongs to run {theirs}, which replaced ours, {self.run.uid}")
+        else:
+            self._client.delete(
+                CONFIGMAPS, self.name, namespace=self.namespace, uid=uid,
+                resource_version=str(metadata["resourceVersion"]), deadline=deadline,
+            )  # fmt: skip
+            self.counts["replaced"] += 1
+        return ""
+
+    def _claim(self, found: dict[str, Any], uid: str, deadline: Deadline) -> None:
+        """Add to an object of this run what it lacks: our label, our owners."""
+        there = {each.get("uid") for each in found["metadata"].get("ownerReferences") or []}
+        missing = [owner for owner in self._owners if owner.uid not in there]
+        labelled = records.run_of(found) == self.run.uid
+        if labelled and not missing:
+            return
+        body = records.new_object(self.job_id, self.run, missing)
+        body["metadata"]["uid"] = uid
+        # One manager for each set of owners: an apply takes away what its manager left out.
+        owners = records.digest(",".join(sorted(owner.uid for owner in missing)))
+        self._client.apply(
+            CONFIGMAPS, body, namespace=self.namespace, force=True, deadline=deadline,
+            field_manager=f"endpoint-registry/owners/{owners}",
+        )  # fmt: skip
+
+    def _again(self, attempt: int, error: KubeError, deadline: Deadline) -> None:
+        """Wait before the next attempt, or raise when the deadline would pass meanwhile."""
+        self.counts["conflicts"] += 1
+        wait = wait_seconds(attempt, None)
+        if wait >= deadline.remaining:
+            raise DeadlineExceeded(error.call, error, attempt, deadline.elapsed) from error
+        time.sleep(wait)
+
+    def _raise_error(self, snapshot: Snapshot, key: str) -> None:
+        if snapshot.error is not None and key != records.ERROR:
+            raise PeerError(snapshot.error, snapshot.entries[records.ERROR].sign_of_life())
+
+    def _missing(
+        self, key: str, who: str, timeout: float, snapshot: Snapshot, error: KubeError | None
+    ) -> str:
+        """Return the message of a timeout."""
+        entry = snapshot.entries.get(key)
+        if entry is not None:
+            sign = entry.sign_of_life()
+        else:
+            others = [f"{other.key}: {other.sign_of_life()}" for other in snapshot.entries.values()]
+            sign = "none" + (f" for this key; others: {'; '.join(others)}" if others else "")
+        return (
+            f"{key} did not appear in ConfigMap {self.namespace}/{self.name} within "
+            f"{timeout:g} s: {_why(key, snapshot, error)}. It is to be written by {who}. "
+            f"Last sign of life: {sign}. Our run is {self.run.uid}"
+        )
+
+
+def _why(key: str, snapshot: Snapshot, error: KubeError | None) -> str:
+    """Return in words why there is no value."""
+    if error is not None:
+        return f"the API server cannot be seen now: {error}"
+    if not snapshot.exists:
+        return "there is no such ConfigMap"
+    if not snapshot.of_our_run:
+        return "the ConfigMap belongs to another run"
+    entry: Entry | None = snapshot.entries.get(key)
+    if entry is None:
+        return "nobody has written it"
+    return f"{entry.why}; {entry.sign_of_life()}" if entry.record else entry.why
+
+
+def _identity_problems(job_id: str, namespace: str, run_uid: str) -> Iterator[Problem]:
+    """Yield what is wrong with the names that everything else stands on."""
+    for what, value, fix in (
+        ("job_id", job_id, "such as my-run-1"),
+        ("namespace", namespace, "the run's namespace, such as tandem"),
+        ("run_uid", run_uid.partition(".")[0], "the UID of the run's top object"),
+    ):
+        if not value:
+            yield Problem(f"{what} is missing", fix)
+        elif not records.is_label(value):
+            yield Problem(f"{what}={value!r}: no DNS label (a-z, 0-9, '-', at most 63 long)", fix)
+
+
+def resolve_run(
+    client: Client, top: str, *, namespace: str = "", attempt: int = 0, timeout: float = 30.0
+) -> tuple[Run, Owner]:
+    """Return run and owner of a top object such as `RayJob/my-run`.
+
+    Raises:
+        UserError: It is not written so.
+        NotFound: There is no such object.
+    """
+    kind, _, name = top.partition("/")
+    if kind not in TOP_OBJECTS or not name:
+        raise UserError(
+            Problem(f"{top!r} names no object", f"KIND/NAME, KIND one of {', '.join(TOP_OBJECTS)}"),
+            ExitCode.USAGE,
+        )
+    resource = TOP_OBJECTS[kind]
+    found = client.get(resource, name, namespace=namespace, deadline=Deadline(timeout))["metadata"]
+    owner = Owner(resource.api_version, kind, name, str(found["uid"]))
+    return Run(owner.uid, str(found["creationTimestamp"]), attempt), owner
+
+
+__all__ = [
+    "EndpointRegistry",
+    "PeerError",
+    "Progress",
+    "RegistryError",
+    "RegistryTimeout",
+    "Superseded",
+    "resolve_run",
+]
