@@ -14,7 +14,7 @@ lint: .venv/.ready ## ruff, mypy, shellcheck, shfmt, yamllint, hadolint, gofmt
 	@scripts/lint
 
 .PHONY: update
-update:: tools ## regenerate what is generated without network: goldens
+update:: bundle ## regenerate what is generated without network: goldens
 	@$(PY) -m tandem.golden update
 
 .PHONY: verify
