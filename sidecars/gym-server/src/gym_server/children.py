@@ -29,7 +29,7 @@ from gym_server.signals import SIGNALLED
 TAIL_LINES = 40
 LINE_LENGTH = 500
 #: Seconds that the rest of the group gets when its leader has ended unasked.
-_REST_SECONDS = 5.0
+REST_SECONDS = 5.0
 #: Seconds for which output is still read when the group is gone: a pipe may have been handed on
 #: to a process outside of it that never closes it.
 _OUTPUT_SECONDS = 1.0
@@ -147,6 +147,7 @@ class Child:
         out: IO[bytes],
         err: IO[bytes],
         on_end: Callable[[Ended], None],
+        rest_seconds: float = REST_SECONDS,
     ) -> None:
         """Take what to run; nothing is started yet.
 
@@ -157,12 +158,14 @@ class Child:
             out: Where its standard output goes.
             err: Where its standard error goes.
             on_end: Called once, in a thread, when it has ended and its output is read.
+            rest_seconds: Time that the rest of the group gets when its leader ends unasked.
         """
         self.name = name
         self._argv = list(argv)
         self._env = dict(env)
         self._sinks = (out, err)
         self._on_end = on_end
+        self._rest = rest_seconds
         self._tail = Tail()
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
@@ -214,20 +217,23 @@ class Child:
         self._over.wait(timeout=max(0.0, seconds))
         return self._ended
 
-    def stop(self, grace: float, *, number: int = signal.SIGTERM, group: bool = True) -> Ended:
-        """End it: ask, and after the grace kill the whole group.
-
-        Raises:
-            RuntimeError: It was never started.
-        """
-        if self._process is None:
-            raise RuntimeError(f"{self.name} was never started")
+    def ask(self, grace: float, *, number: int = signal.SIGTERM, group: bool = True) -> None:
+        """Ask it to end; when the leader has, the rest of its group has the time that is left."""
         self._until = time.monotonic() + grace
         self.send(number, group=group)
-        while self.wait(grace) is None:
-            self.send(signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End the whole group at once."""
+        self._until = 0.0
+        self.send(signal.SIGKILL)
+
+    def stop(self, grace: float, *, number: int = signal.SIGTERM, group: bool = True) -> Ended:
+        """End it: ask, and after the grace kill the whole group."""
+        self.ask(grace, number=number, group=group)
+        while (ended := self.wait(grace)) is None:
+            self.kill()
             grace = 1.0
-        return self._ended or Ended(self.name, -signal.SIGKILL, 0.0)
+        return ended
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
         """Pass its output on until it has ended, then clear up and tell."""
@@ -238,7 +244,7 @@ class Child:
             self._copy(selector, [process.pid], math.inf)
             # The leader is not reaped yet, so the group's id is still its own.
             self.send(signal.SIGTERM)
-            deadline = max(self._until, time.monotonic() + _REST_SECONDS)
+            deadline = max(self._until, time.monotonic() + self._rest)
             while (left := members(process.pid)) and time.monotonic() < deadline:
                 self._copy(selector, left, deadline)
             self.send(signal.SIGKILL)

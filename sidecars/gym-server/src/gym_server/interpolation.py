@@ -56,6 +56,11 @@ class Known:
     others: tuple[Mapping[str, Any], ...] = ()
 
 
+def is_interpolated(text: str) -> bool:
+    """Return whether a text holds a `${`."""
+    return _OPEN in text
+
+
 def dotted(path: Path) -> str:
     """Return a path as people write it: `a.b[0].c`."""
     text = ""

@@ -211,11 +211,16 @@ def vllm(model: str, key: str = "") -> Callable[[str], Verdict]:
     return ask
 
 
-def gym_head(url: str) -> Verdict:
-    """Ask NeMo Gym's head whether it is ready: 200 once every server of it answers."""
-    http = Http(url, seconds=5.0)
-    try:
-        answer = http("GET", "readyz")
-    finally:
-        http.close()
-    return Verdict(answer.status == HTTPStatus.OK, f"/readyz: {answer}")
+def gym_head(path: str = "readyz") -> Callable[[str], Verdict]:
+    """Return the question to NeMo Gym's head; `/readyz` is 200 once every server answers."""
+
+    def ask(url: str) -> Verdict:
+        http = Http(url, seconds=5.0)
+        try:
+            answer = http("GET", path)
+        finally:
+            http.close()
+        ready = answer.status == HTTPStatus.OK
+        return Verdict(ready, "" if ready else f"/{path}: {answer}")
+
+    return ask

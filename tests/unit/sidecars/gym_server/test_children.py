@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gym_server import children
 from gym_server.children import Child, Ended, Tail
 
 SECONDS = 20.0
@@ -25,11 +24,12 @@ class Runner:
         self.err = io.BytesIO()
         self.ends: list[Ended] = []
         self.children: list[Child] = []
+        self.rest_seconds = SECONDS
 
     def start(self, argv: Sequence[str]) -> Child:
         child = Child(
             "the program", argv, env=dict(os.environ), out=self.out, err=self.err,
-            on_end=self.ends.append,
+            on_end=self.ends.append, rest_seconds=self.rest_seconds,
         )  # fmt: skip
         child.start()
         self.children.append(child)
@@ -130,10 +130,8 @@ def test_a_reader_that_went_away_does_not_stop_the_program(runner: Runner) -> No
     assert ended.exit_code == 4
 
 
-def test_nothing_of_the_group_outlives_the_leader(
-    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(children, "_REST_SECONDS", 0.2)
+def test_nothing_of_the_group_outlives_the_leader(runner: Runner, tmp_path: Path) -> None:
+    runner.rest_seconds = 0.2
     # The one left behind ignores TERM and keeps our pipe open.
     stays = f"trap '' TERM; echo $$; touch {tmp_path}/up; while :; do sleep 600; done"
     ended = runner.result(

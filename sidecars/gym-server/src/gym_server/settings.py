@@ -1,0 +1,209 @@
+"""The settings of both programs; the README's tables are made from these classes."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from gym_server.urls import Url, UrlError, parse
+from tandem_common.errors import Problem
+from tandem_common.settings import (
+    DnsLabel,
+    Port,
+    PositiveSeconds,
+    Seconds,
+    Settings,
+    SettingsConfigDict,
+    Words,
+    setting,
+)
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+ListenPort = Annotated[int, Field(ge=1, le=65535)]
+
+
+def _url(value: str) -> str:
+    try:
+        return str(parse(value)) if value else ""
+    except UrlError as error:
+        raise ValueError(str(error)) from None
+
+
+def _gym_host(value: str) -> str:
+    try:
+        host = parse(value).host
+    except UrlError as error:
+        raise ValueError(str(error)) from None
+    if host != value:
+        raise ValueError("not a host alone: no scheme, port or path")
+    if ":" in host:
+        raise ValueError("NeMo Gym 0.7 builds its servers' addresses without IPv6's brackets")
+    return value
+
+
+AnyUrl = Annotated[str, AfterValidator(_url)]
+GymHost = Annotated[str, AfterValidator(_gym_host)]
+
+
+class GymServerSettings(Settings):
+    """What the Gym server needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="GYM_SERVER_")
+
+    job_id: DnsLabel = setting("Id of the run, as in the registry's name.")
+    namespace: DnsLabel = setting("Namespace of the run.")
+    host: GymHost = setting(
+        "Address at which other pods reach this one; every Gym server listens there.",
+        limit="an IPv4 address or a host name",
+        fix="take the pod's IP from the downward API (status.podIP)",
+    )
+    model: str = setting("Name of the policy's model, as vLLM serves it.")
+    config: Words = setting("Files of the Gym config, later ones over earlier ones.")
+    config_key: str = setting(
+        "Dotted path of the Gym section within each file, such as `env.nemo_gym`.", default=""
+    )
+    strict: bool = setting(
+        "Refuse a config with `${…}` that cannot be resolved here, instead of dropping the keys.",
+        default=False,
+    )
+    head_port: ListenPort = setting("Port of NeMo Gym's head.", default=9090)
+    head_listen: str = setting("Address that the head listens on.", default="0.0.0.0")  # noqa: S104
+    port_range_low: ListenPort = setting("First port for the environment's servers.", default=15000)
+    port_range_high: ListenPort = setting("Last port for the environment's servers.", default=15999)
+    ray_address: str = setting(
+        "Address of the Gym side's Ray head (`IP:port`); without it NeMo Gym starts a Ray of "
+        "its own.",
+        default="",
+    )
+    gym_python: str = setting(
+        "Python that NeMo Gym is installed for; the one that runs gym-server when empty.",
+        default="",
+    )
+    venv_dir: str = setting(
+        "Folder with a virtual environment for each server (`<kind>/<name>/.venv`), so that none "
+        "is installed at the start.",
+        default="",
+    )
+    work_dir: str = setting(
+        "Folder for the composed config and the endpoint file.",
+        default=str(Path(tempfile.gettempdir()) / "gym-server"),
+    )
+    vllm_api_key: str = setting("Key that vLLM asks for.", default="dummy_key", secret=True)
+    config_seconds: PositiveSeconds = setting("Deadline of phase `gym-config`.", default=180.0)
+    vllm_urls_seconds: PositiveSeconds = setting("Deadline of phase `vllm-urls`.", default=3600.0)
+    vllm_answers_seconds: PositiveSeconds = setting(
+        "Deadline of phase `vllm-answers`.", default=600.0
+    )
+    gym_ready_seconds: PositiveSeconds = setting("Deadline of phase `gym-ready`.", default=900.0)
+    drain_seconds: Seconds = setting(
+        "Time that NeMo Gym's servers get to end; the pod's grace period must be longer.",
+        default=20.0,
+    )
+    progress_seconds: PositiveSeconds = setting("Time between two progress lines.", default=15.0)
+    health_host: str = setting("Address of /healthz, /readyz, /metrics.", default="0.0.0.0")  # noqa: S104
+    health_port: Port = setting("Port of /healthz, /readyz, /metrics; 0 for any.", default=9092)
+    log_level: LogLevel = setting("Least level that is logged.", default="info")
+
+    @classmethod
+    def cross_check(cls, values: Mapping[str, Any]) -> Iterable[Problem]:
+        """Yield what is wrong between the ports."""
+        low, high = values.get("port_range_low"), values.get("port_range_high")
+        if low is not None and high is not None:
+            if low > high:
+                yield Problem(
+                    f"{cls.variable('port_range_low')}={low} is above "
+                    f"{cls.variable('port_range_high')}={high}",
+                    "give the lower port first",
+                )
+            for name in ("head_port", "health_port"):
+                if low <= (values.get(name) or 0) <= high:
+                    yield Problem(
+                        f"{cls.variable(name)}={values[name]} lies within the servers' ports "
+                        f"{low} to {high}, of which NeMo Gym takes any",
+                        "choose a port outside of them",
+                    )
+        if values.get("head_port", 1) == values.get("health_port", 2):
+            yield Problem(
+                f"{cls.variable('head_port')} and {cls.variable('health_port')} are the same",
+                "choose two ports",
+            )
+        if "config" in values and not any(values["config"]):
+            yield Problem(f"{cls.variable('config')} names no file", "name the Gym config's file")
+
+    @property
+    def url(self) -> Url:
+        """Where NeMo Gym's head will answer."""
+        return Url("http", self.host, self.head_port)
+
+
+class DriverSettings(Settings):
+    """What the driver needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="DRIVER_")
+
+    job_id: DnsLabel = setting("Id of the run, as in the registry's name.")
+    namespace: DnsLabel = setting("Namespace of the run.")
+    gym_url: AnyUrl = setting(
+        "A Gym head that somebody else runs; without it the registry tells the address.",
+        default="",
+        limit="`http(s)://host[:port][/path]` or `host[:port]`",
+    )
+    model: str = setting(
+        "Name of the policy's model, as vLLM serves it; the first one that it serves when empty.",
+        default="",
+    )
+    vllm_api_key: str = setting("Key that vLLM asks for.", default="", secret=True)
+    urls_file: str = setting(
+        "File into which the training command writes its vLLM addresses, as a JSON list; it is "
+        "told as `TANDEM_VLLM_URLS_FILE`.",
+        default="",
+    )
+    gym_announced_seconds: PositiveSeconds = setting(
+        "Deadline of phase `gym-announced`.", default=600.0
+    )
+    vllm_urls_seconds: PositiveSeconds = setting("Deadline of phase `vllm-urls`.", default=3600.0)
+    vllm_answers_seconds: PositiveSeconds = setting(
+        "Deadline of phase `vllm-answers`.", default=600.0
+    )
+    gym_ready_seconds: PositiveSeconds = setting("Deadline of phase `gym-ready`.", default=900.0)
+    grace_seconds: Seconds = setting(
+        "Time that the training command gets to end when it is told to; the pod's grace period "
+        "must be longer.",
+        default=20.0,
+    )
+    error_lines: Annotated[int, Field(ge=0, le=40)] = setting(
+        "Last lines of the training command that go into the registry's `error`.", default=10
+    )
+    progress_seconds: PositiveSeconds = setting("Time between two progress lines.", default=15.0)
+    health_host: str = setting("Address of /healthz, /readyz, /metrics.", default="0.0.0.0")  # noqa: S104
+    health_port: Port = setting("Port of /healthz, /readyz, /metrics; 0 for any.", default=9093)
+    log_level: LogLevel = setting("Least level that is logged.", default="info")
+
+
+def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
+    """Give a parser one flag for each setting, named as the setting is.
+
+    Secrets have none: everybody on a machine can read command lines.
+    """
+    for name, field in kind.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        if extra.get("secret"):
+            continue
+        flag, words = f"--{name.replace('_', '-')}", (field.description or "").replace("%", "%%")
+        if field.annotation is bool:
+            parser.add_argument(
+                flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=words
+            )
+        else:
+            parser.add_argument(flag, dest=name, metavar="VALUE", help=words)
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what stands before `--`, and what stands behind it."""
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at + 1 :])
