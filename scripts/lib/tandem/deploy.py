@@ -6,7 +6,7 @@ from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, run_main
 from tandem.render import OVERLAYS, require_variant
-from tandem.run.kube import kubectl
+from tandem.run.kube import kubectl, require_cluster
 from tandem.run.start import start
 
 _DELETE_SECONDS = 120
@@ -15,7 +15,8 @@ examples:
   python -m tandem.deploy up --variant monolithic-rayjob
   python -m tandem.deploy down --variant monolithic-rayjob
 
-exit codes: 0 ok, 1 failure, 2 unknown variant, 3 an image is missing or a run of it goes on
+exit codes: 0 ok, 1 failure, 2 unknown variant, 3 there is no cluster, it lacks what the variant
+needs (the platform, an image), or a run of it goes on
 """
 
 
@@ -31,6 +32,7 @@ def main() -> int:
         name, namespace = started.run.name, started.run.namespace
         console.ok(f"applied {args.variant}: kubectl get rayjob {name} -n {namespace} --watch")
     else:
+        require_cluster()
         kubectl(
             "delete", "-k", OVERLAYS / args.variant, "--ignore-not-found", "--cascade=foreground",
             f"--timeout={_DELETE_SECONDS}s", timeout=_DELETE_SECONDS + 10,

@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tandem import crds
+from tandem.bundle.layout import FILL, Layout, problems_of
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import BUILD, ROOT
 from tandem.process import run
+from tandem.releases import require_settled
 from tandem.render import ENVIRONMENTS
-from tandem.run.kube import kubeconfig, kubectl
+from tandem.run.kube import kubeconfig, kubectl, require_cluster
 
 RUNS_NAMESPACE = "tandem"
 #: Kinds whose objects carry finalizers of operators that `destroy` removes.
@@ -39,16 +42,58 @@ examples:
   python -m tandem.platform destroy            runs in namespace tandem, then releases; CRDs stay
   python -m tandem.platform destroy --crds     the CRDs too
 
-exit codes: 0 ok, 1 failure, 2 usage, 3 runs in other namespaces would be left without operators
+exit codes: 0 ok, 1 failure, 2 usage, 3 the bundle is missing or corrupt, there is no cluster or not
+the local one, a release is half-way, or runs in other namespaces would be left without operators
 """
 
 
-def _helmfile(environment: str, command: str) -> None:
-    log = BUILD / "logs" / f"helmfile-{command}-{environment}.log"
+def require_ready(environment: str, *, layout: Layout | None = None) -> None:
+    """Refuse what would fail within helmfile, whose words would hide what to do about it.
+
+    Raises:
+        UserError: The bundle is missing or corrupt, there is no cluster, it is not the local
+            one, or a release is half-way.
+    """
+    local = environment == crds.DEFAULT_ENVIRONMENT
+    problems = _bundle_problems(layout or Layout()) if local else []
+    try:
+        require_cluster()
+    except UserError as error:
+        problems += error.problems
+    if problems:
+        raise UserError(problems)
+    if local:
+        crds.require_local()
+    require_settled(release["name"] for release in crds.releases_of(environment))
+
+
+def _bundle_problems(layout: Layout) -> list[Problem]:
+    try:
+        return problems_of(layout)
+    except UserError as error:  # not even a manifest
+        return error.problems
+
+
+def sync(environment: str, log: Path | None = None) -> None:
+    """Install or upgrade the platform's releases.
+
+    Args:
+        environment: Of helmfile.yaml.
+        log: File for what helmfile says; below build/logs by default.
+
+    Raises:
+        UserError: It was refused before it began (code 3), or helmfile failed.
+    """
+    require_ready(environment)
+    _helmfile(environment, "sync", log)
+
+
+def _helmfile(environment: str, command: str, log: Path | None = None) -> None:
+    log = log or BUILD / "logs" / f"helmfile-{command}-{environment}.log"
     run(
         ["helmfile", "--environment", environment, command], timeout=_HELMFILE_SECONDS, cwd=ROOT,
         env={"KUBECONFIG": str(kubeconfig())}, log=log,
-        fix="make cluster-status tells whether the cluster is well",
+        fix="read the log; make cluster-status tells whether the cluster is well",
     )  # fmt: skip
 
 
@@ -91,6 +136,10 @@ def destroy(environment: str, *, with_crds: bool) -> None:
     Raises:
         UserError: Runs of others would be left behind, or a step ran out of time.
     """
+    require_cluster()
+    if environment == crds.DEFAULT_ENVIRONMENT and not Layout().environment.is_file():
+        # helmfile cannot even name the releases without it.
+        raise UserError(Problem(f"bundle: {Layout().environment} is missing", FILL))
     found = workloads()
     others = strangers(found)
     if others:
@@ -127,7 +176,7 @@ def main() -> int:
     os.environ["KUBECONFIG"] = str(kubeconfig())
     if args.command == "sync":
         with console.phase(f"helmfile sync ({args.environment})"):
-            _helmfile(args.environment, "sync")
+            sync(args.environment)
     else:
         destroy(args.environment, with_crds=args.crds)
     return ExitCode.OK

@@ -48,7 +48,7 @@ def fakes(
             raise UserError(Problem(f"{name} says no", "mend it"), code)
 
     monkeypatch.setattr(demo, "stream", lambda module, *_: fake(module.rpartition(".")[2]))
-    monkeypatch.setattr(demo, "run", lambda words, **_: fake(words[1]))
+    monkeypatch.setattr("tandem.platform.sync", lambda *_, **__: fake("sync"))
     return called
 
 

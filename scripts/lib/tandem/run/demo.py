@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tandem import platform
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
-from tandem.paths import ARTIFACTS, KUBECONFIG, ROOT
-from tandem.process import run, stream
+from tandem.paths import ARTIFACTS, KUBECONFIG
+from tandem.process import stream
 from tandem.render import require_variant
 from tandem.run import collect, preflight
 from tandem.run.end import end_lingering
@@ -29,7 +30,6 @@ from tandem.run.start import RESULTS, start
 from tandem.run.verdict import Verdict
 
 DEFAULT_VARIANT = "monolithic-rayjob"
-_SYNC_TIMEOUT_SECONDS = 600
 #: Beyond the RayJob's own deadline: time for the operator to say so.
 _VERDICT_SLACK_SECONDS = 60
 
@@ -76,11 +76,7 @@ class Demo:
         self.phase("sync", self._sync)
 
     def _sync(self) -> None:
-        run(
-            ["helmfile", "sync"], cwd=ROOT, timeout=_SYNC_TIMEOUT_SECONDS,
-            log=self.folder / "logs" / "helmfile-sync.log",
-            fix="read the log; make cluster-status tells whether the cluster is well",
-        )  # fmt: skip
+        platform.sync("default", log=self.folder / "logs" / "helmfile-sync.log")
 
 
 def use_the_cluster() -> None:

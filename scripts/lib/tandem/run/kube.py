@@ -21,6 +21,7 @@ from tandem.paths import KUBECONFIG
 from tandem.process import run
 
 CALL_TIMEOUT_SECONDS = 30.0
+_REACH_SECONDS = 10
 
 #: Returns what is at a path of the API server, None when nothing is.
 Ask = Callable[[str], dict[str, Any] | None]
@@ -33,6 +34,33 @@ class CannotTell(Exception):  # noqa: N818 - an answer that is neither yes nor n
 def kubeconfig() -> Path:
     """Return the kubeconfig in use: $KUBECONFIG if set, else the one `cluster-up` wrote."""
     return Path(os.environ.get("KUBECONFIG") or KUBECONFIG)
+
+
+def require_cluster() -> None:
+    """Refuse to begin without a cluster that answers.
+
+    Raises:
+        UserError: There is no kubeconfig, or nobody answers where it leads.
+    """
+    path = kubeconfig()
+    if not path.is_file():
+        raise UserError(
+            Problem(
+                f"no cluster is known: there is no kubeconfig {path}",
+                "make cluster-up, or export KUBECONFIG=<your cluster's file>",
+            )
+        )
+    try:
+        kubectl("version", "--output=json", f"--request-timeout={_REACH_SECONDS}s")
+    except UserError as error:
+        [problem] = error.problems
+        raise UserError(
+            Problem(
+                f"the cluster of {path} does not answer:\n{problem.what}",
+                "make cluster-status tells why, make cluster-up repairs the local one; or"
+                " correct KUBECONFIG",
+            )
+        ) from error
 
 
 def kubectl(

@@ -12,7 +12,7 @@ from tandem.errors import ExitCode, Problem, UserError
 from tandem.render import OVERLAYS, render_variant
 from tandem.run.collect import pods_of
 from tandem.run.follow import RunName
-from tandem.run.kube import asker, get, kubectl, the_rayjob
+from tandem.run.kube import asker, get, kubectl, require_cluster, the_rayjob
 from tandem.run.needs import lacks, needs_of
 from tandem.run.verdict import state_of, verdict_of, waits_of
 
@@ -115,6 +115,7 @@ def start(variant: str) -> Started:
     objects = render_variant(variant)
     rayjob = the_rayjob(objects, variant)
     name, namespace = rayjob["metadata"]["name"], rayjob["metadata"]["namespace"]
+    require_cluster()
     problems = [*lacks(needs_of(objects), asker()), *missing_images(objects, node_images())]
     if problems:
         raise UserError(problems)
