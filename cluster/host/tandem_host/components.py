@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -185,14 +184,12 @@ def apiserver(settings: Settings) -> Component:
 
 def controller_manager(settings: Settings) -> Component:
     """Return kube-controller-manager."""
-    layout, port = Layout(settings.state), settings.ports.controller_manager
-    kubeconfig = layout.kubeconfig("kube-controller-manager")
-    return Component(
-        name="kube-controller-manager",
-        argv=(
-            str(settings.bin / "kube-controller-manager"),
-            *_client_flags(settings, "kube-controller-manager"),
-            f"--secure-port={port}",
+    layout = Layout(settings.state)
+    return _control_loop(
+        settings,
+        "kube-controller-manager",
+        settings.ports.controller_manager,
+        (
             f"--service-account-private-key-file={layout.service_account_key}",
             f"--root-ca-file={layout.cert('ca')}",
             "--use-service-account-credentials",
@@ -202,43 +199,13 @@ def controller_manager(settings: Settings) -> Component:
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             # The CNI plugin hands out addresses from one range: a node has no part of its own.
             "--allocate-node-cidrs=false",
-            # At the default rate it takes four seconds to make its controllers' accounts.
-            "--kube-api-qps=300",
-            "--kube-api-burst=600",
         ),
-        probe=HttpProbe(
-            f"https://{settings.address}:{port}/healthz",
-            layout.cert("ca"),
-            "admin",
-        ),
-        needs=("kube-apiserver",),
-        inputs=(kubeconfig, layout.cert("kube-controller-manager"), layout.cert("ca")),
-        stop_seconds=3.0,
     )
 
 
 def scheduler(settings: Settings) -> Component:
     """Return kube-scheduler."""
-    layout, port = Layout(settings.state), settings.ports.scheduler
-    kubeconfig = layout.kubeconfig("kube-scheduler")
-    return Component(
-        name="kube-scheduler",
-        argv=(
-            str(settings.bin / "kube-scheduler"),
-            *_client_flags(settings, "kube-scheduler"),
-            f"--secure-port={port}",
-            "--kube-api-qps=300",
-            "--kube-api-burst=600",
-        ),
-        probe=HttpProbe(
-            f"https://{settings.address}:{port}/healthz",
-            layout.cert("ca"),
-            "admin",
-        ),
-        needs=("kube-apiserver",),
-        inputs=(kubeconfig, layout.cert("kube-scheduler"), layout.cert("ca")),
-        stop_seconds=3.0,
-    )
+    return _control_loop(settings, "kube-scheduler", settings.ports.scheduler)
 
 
 def containerd(settings: Settings) -> Component:
@@ -314,18 +281,40 @@ def full_cluster(settings: Settings) -> tuple[Component, ...]:
     )
 
 
-def _client_flags(settings: Settings, name: str) -> Sequence[str]:
-    """Return the flags that controller manager and scheduler have in common."""
+def _control_loop(
+    settings: Settings, name: str, port: int, flags: tuple[str, ...] = ()
+) -> Component:
+    """Return controller manager or scheduler: a client of the API server, one of each.
+
+    Args:
+        settings: The cluster.
+        name: Its name, also that of its certificate and its kubeconfig.
+        port: Where its health and metrics are.
+        flags: What only this one has.
+    """
     layout = Layout(settings.state)
     kubeconfig = layout.kubeconfig(name)
-    return (
-        f"--kubeconfig={kubeconfig}",
-        f"--authentication-kubeconfig={kubeconfig}",
-        f"--authorization-kubeconfig={kubeconfig}",
-        f"--bind-address={settings.address}",
-        f"--tls-cert-file={layout.cert(name)}",
-        f"--tls-private-key-file={layout.key(name)}",
-        # There is one of each: an election only delays a restart by the lease's life.
-        "--leader-elect=false",
-        "--profiling=false",
+    return Component(
+        name=name,
+        argv=(
+            str(settings.bin / name),
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            f"--bind-address={settings.address}",
+            f"--secure-port={port}",
+            f"--tls-cert-file={layout.cert(name)}",
+            f"--tls-private-key-file={layout.key(name)}",
+            # There is one of each: an election only delays a restart by the lease's life.
+            "--leader-elect=false",
+            "--profiling=false",
+            # At the default rate the controllers' accounts alone take four seconds to make.
+            "--kube-api-qps=300",
+            "--kube-api-burst=600",
+            *flags,
+        ),
+        probe=HttpProbe(f"https://{settings.address}:{port}/healthz", layout.cert("ca"), "admin"),
+        needs=("kube-apiserver",),
+        inputs=(kubeconfig, layout.cert(name), layout.cert("ca")),
+        stop_seconds=3.0,
     )

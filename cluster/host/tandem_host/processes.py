@@ -24,6 +24,9 @@ DIGEST = "TANDEM_HOST_DIGEST"
 #: Marks a process of a tests' control plane: never touched by `cluster-down`.
 TEST_MARK = "TANDEM_CONTROL_PLANE"
 
+#: Home of the cluster's processes where the caller's environment names none: root's.
+DEFAULT_HOME = "/root"
+
 SUPERVISOR = "supervisor"
 SHIM = "containerd-shim-runc-v2"
 
@@ -161,10 +164,14 @@ def spawn(
 
 
 def environment(bin_folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return a small, known environment: ours first, then the system's programs."""
+    """Return a small, known environment: ours first, then the system's programs.
+
+    The home is the caller's: the kubelet looks there for credentials of registries.
+    """
     system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     kept = {name: os.environ[name] for name in ("LANG", "TZ") if name in os.environ}
-    return {"PATH": f"{bin_folder}:{system}", "HOME": "/root", **kept, **extra}
+    home = os.environ.get("HOME") or DEFAULT_HOME
+    return {"PATH": f"{bin_folder}:{system}", "HOME": home, **kept, **extra}
 
 
 def wait_gone(identities: Iterable[Identity], seconds: float) -> list[Identity]:

@@ -127,6 +127,18 @@ def test_a_component_is_told_from_its_children() -> None:
     assert [p.pid if p else None for p in found] == [2, 4, None]
 
 
+@pytest.mark.parametrize(
+    ("home", "given"), [("/home/somebody", "/home/somebody"), ("", "/root"), (None, "/root")]
+)
+def test_the_home_is_the_callers(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, given: str
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    assert processes.environment(Path("/b"), {})["HOME"] == given
+
+
 def test_children_get_a_small_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "x")
     environ = processes.environment(Path("/b"), {"A": "1"})
