@@ -83,8 +83,12 @@ def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
     assert "cluster" in done.stderr.partition("fix:")[2]
 
 
-def test_an_unknown_option_is_usage() -> None:
-    assert call("cluster", "up", "--no-such-option").returncode == 2
+@pytest.mark.parametrize("program", programs())
+def test_an_unknown_option_is_usage_and_has_a_fix(program: str) -> None:
+    done = call(program, "--no-such-option")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "fix: " in done.stderr
 
 
 def test_the_shell_programs_are_found() -> None:

@@ -6,7 +6,6 @@ machine, the date and, beside each figure, the limit that the project promises f
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, run_main
 from tandem.paths import ARTIFACTS, KUBECONFIG, ROOT
@@ -151,12 +151,7 @@ def table(where: str, figures: Iterable[Figure]) -> str:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="tandem.bench",
-        description="Measure the README's figures on this machine.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("tandem.bench", "Measure the README's figures on this machine.", _EPILOG)
     parser.add_argument("--no-run", action="store_true", help="leave the training run out")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     args = parser.parse_args()

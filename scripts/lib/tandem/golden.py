@@ -6,12 +6,12 @@ charts are theirs, and are not kept here.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ROOT
@@ -83,12 +83,7 @@ def update(folder: Path) -> int:
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="tandem.golden",
-        description="Compare what renders with what git holds.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("tandem.golden", "Compare what renders with what git holds.", _EPILOG)
     parser.add_argument("command", choices=("verify", "update"))
     if parser.parse_args().command == "update":
         console.ok(f"goldens: {update(FOLDER)} changed")

@@ -8,7 +8,6 @@ as not rendered; nothing is fetched.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.bundle.layout import Layout
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.crds import releases_of
 from tandem.errors import ExitCode, Problem, UserError, run_main
@@ -176,13 +176,8 @@ def render_all(folder: Path, *, bundled_kai: bool = True) -> list[Platform]:
     return platforms
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tandem.render",
-        description="Write everything that would be applied.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> Parser:
+    parser = Parser("tandem.render", "Write everything that would be applied.", _EPILOG)
     parser.add_argument("--variant", help="print this variant only")
     parser.add_argument("--folder", type=Path, default=RENDERED, help="default: build/rendered")
     parser.add_argument("--output", choices=("text", "json"), default="text")

@@ -7,7 +7,6 @@ part of the images that are built from the lock.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ROOT, VENV
@@ -202,11 +202,10 @@ def compile_locks(names: Sequence[str], folder: Path) -> None:
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="tandem.requirements",
-        description="Compile requirements/*.in into hashed locks, or check that they belong.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "tandem.requirements",
+        "Compile requirements/*.in into hashed locks, or check that they belong.",
+        _EPILOG,
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("verify", help="compare locks with what is asked for; no network")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ROOT
@@ -89,11 +89,10 @@ def problems_of(results: list[Result]) -> list[Problem]:
 
 def main() -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="tandem.validate",
-        description="Check manifests against strict schemas of Kubernetes and the pinned CRDs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "tandem.validate",
+        "Check manifests against strict schemas of Kubernetes and the pinned CRDs.",
+        _EPILOG,
     )
     parser.add_argument("paths", nargs="*", type=Path, help="files or folders of manifests")
     parser.add_argument("--output", choices=("text", "json"), default="text")

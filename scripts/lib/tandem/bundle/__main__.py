@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 
 from tandem.bundle.fill import fill
 from tandem.bundle.kai import kai_of
 from tandem.bundle.layout import Layout, problems_of
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.images import bundle as image_records
@@ -24,12 +24,9 @@ exit codes: 0 ok, 1 failure, 2 usage, 3 something is missing or corrupt
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tandem.bundle",
-        description="Charts, CRDs and images for a cluster without registries.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Parser:
+    parser = Parser(
+        "tandem.bundle", "Charts, CRDs and images for a cluster without registries.", _EPILOG
     )
     commands = parser.add_subparsers(dest="command", required=True)
     filler = commands.add_parser("fill", help="bring charts and CRDs up to date")

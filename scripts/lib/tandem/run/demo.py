@@ -6,7 +6,6 @@ verdict, and on failure the collected logs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tandem import platform
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ARTIFACTS, KUBECONFIG
@@ -157,13 +157,8 @@ def _report(demo: Demo, verdict: Verdict, output: str) -> None:
     print(f"  kept in   {os.path.relpath(demo.folder)}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tandem.run.demo",
-        description="From a bare checkout to a finished run.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> Parser:
+    parser = Parser("tandem.run.demo", "From a bare checkout to a finished run.", _EPILOG)
     parser.add_argument("--variant", default=DEFAULT_VARIANT, help="folder of kustomize/overlays")
     parser.add_argument("--provider", default="auto", help="how the cluster comes to be")
     parser.add_argument("--only-run", action="store_true", help="skip tools, cluster and sync")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-
 from tandem import golden, requirements
+from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ROOT
@@ -38,11 +37,8 @@ CHECKS = {"versions": _versions, "requirements": _requirements, "goldens": _gold
 
 def main() -> int:
     """Run the checks; what all of them found is said together."""
-    parser = argparse.ArgumentParser(
-        prog="tandem.verify",
-        description="Compare what is generated or pinned with what it comes from.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "tandem.verify", "Compare what is generated or pinned with what it comes from.", _EPILOG
     )
     parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"of: {', '.join(CHECKS)}")
     wanted = parser.parse_args().checks
