@@ -21,6 +21,28 @@ def test_bad_usage_ends_with_two(words: list[str], capsys: pytest.CaptureFixture
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "limit"),
+    [
+        ("--steps", "many", "a whole number above 0, such as 24"),
+        ("--steps", "-3", "a whole number above 0, such as 24"),
+        ("--port", "http", "a whole number above 0, such as 24"),
+        ("--seed", "1.5", "a whole number, such as 7"),
+        ("--rate", "fast", "a number above 0, such as 0.5"),
+        ("--rate", "nan", "a number above 0, such as 0.5"),
+        ("--min-gain", "-1", "a number above 0, such as 0.5"),
+        ("--vllm-timeout", "0", "a number above 0, such as 0.5"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_limit_and_an_example(
+    option: str, value: str, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--output", "x", f"{option}={value}"])
+    assert caught.value.code == 2
+    assert f"argument {option}: {value!r} is not {limit}" in capsys.readouterr().err
+
+
 def test_help_has_examples_and_exit_codes() -> None:
     text = parser().format_help()
     assert "examples:" in text

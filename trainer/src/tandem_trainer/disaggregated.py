@@ -134,11 +134,11 @@ def parser() -> argparse.ArgumentParser:
         "--served-name", default="policy", help="name of the model in vLLM (%(default)s)"
     )
     made.add_argument(
-        "--gym-timeout", type=float, default=300.0,
+        "--gym-timeout", type=job.above_zero, default=300.0,
         help="seconds until Gym must be ready, once vLLM answers (%(default)s)",
     )  # fmt: skip
     made.add_argument(
-        "--rollout-timeout", type=float, default=120.0,
+        "--rollout-timeout", type=job.above_zero, default=120.0,
         help="seconds that one rollout may take (%(default)s)",
     )  # fmt: skip
     made.add_argument("overrides", nargs="*", metavar="+KEY=VALUE", help="see below")

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -29,9 +30,28 @@ STOP_SECONDS = 30.0
 
 def positive(text: str) -> int:
     """Parse a whole number above 0."""
-    number = int(text)
+    number = int(text) if text.isdecimal() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0, such as 24")
+    return number
+
+
+def whole(text: str) -> int:
+    """Parse a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 7") from None
+
+
+def above_zero(text: str) -> float:
+    """Parse a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, such as 0.5")
     return number
 
 
@@ -53,19 +73,19 @@ def base_parser(
         help="model folder on the GPU node (default: TANDEM_MODEL, else %(default)s)",
     )
     made.add_argument("--steps", type=positive, default=24, help="training steps (%(default)s)")
-    made.add_argument("--seed", type=int, default=0, help="seed of everything (%(default)s)")
-    made.add_argument("--rate", type=float, default=rate, help="learning rate (%(default)s)")
+    made.add_argument("--seed", type=whole, default=0, help="seed of everything (%(default)s)")
+    made.add_argument("--rate", type=above_zero, default=rate, help="learning rate (%(default)s)")
     made.add_argument(
-        "--min-gain", type=float, default=2.0,
+        "--min-gain", type=above_zero, default=2.0,
         help="how many times higher the reward of the last steps must be (%(default)s)",
     )  # fmt: skip
     made.add_argument("--port", type=positive, default=8000, help="vLLM's port (%(default)s)")
     made.add_argument(
-        "--worker-timeout", type=float, default=180.0,
+        "--worker-timeout", type=above_zero, default=180.0,
         help="seconds until a GPU node must be there (%(default)s)",
     )  # fmt: skip
     made.add_argument(
-        "--vllm-timeout", type=float, default=300.0,
+        "--vllm-timeout", type=above_zero, default=300.0,
         help="seconds until vLLM must answer (%(default)s)",
     )  # fmt: skip
     made.add_argument("--local", action="store_true", help="start a Ray of its own")
