@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -318,6 +319,7 @@ def _read(path: str) -> str:
 
 def _run(*words: str) -> str:
     env = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+    assert shutil.which(words[0], path=env["PATH"]), f"{words[0]} is missing (fix: make system)"
     return subprocess.run(
         words, check=True, capture_output=True, text=True, timeout=60, env=env
     ).stdout
