@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +127,20 @@ print(*host_snapshot.differences(before, host_snapshot.take()), sep="\\n")
 def test_the_firewall_of_a_machine_without_one_is_empty_again() -> None:
     # The tables too, which iptables makes on first use: a fresh machine has none.
     assert in_scratch(FIREWALL).split() == []
+
+
+CONTROL_PLANE = """
+import sys
+from pathlib import Path
+from support import host_snapshot
+from tandem_host.control_plane import ControlPlane
+before = host_snapshot.take()
+with ControlPlane(Path(sys.argv[1]), scheduler=True):
+    pass
+print(*host_snapshot.differences(before, host_snapshot.take()), sep="\\n")
+"""
+
+
+def test_the_control_plane_of_the_tests_leaves_nothing_but_its_folder(tmp_path: Path) -> None:
+    # What it leaves, the suites before this one have left already: a later look sees nothing.
+    assert in_scratch(CONTROL_PLANE, str(tmp_path / "plane")).split() == []

@@ -199,6 +199,8 @@ def controller_manager(settings: Settings) -> Component:
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             # The CNI plugin hands out addresses from one range: a node has no part of its own.
             "--allocate-node-cidrs=false",
+            # Made when it is missing: the default lies outside of our folders.
+            f"--flex-volume-plugin-dir={layout.kubelet / 'volume-plugins'}",
         ),
     )
 
