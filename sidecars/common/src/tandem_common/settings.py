@@ -157,6 +157,11 @@ class Settings(BaseSettings):
         return f"{cls.model_config.get('env_prefix', '')}{field}".upper()
 
     @classmethod
+    def flag(cls, field: str) -> str:
+        """Return the command line's flag of a field; override it where it has another name."""
+        return f"--{field.replace('_', '-')}"
+
+    @classmethod
     def _unknown_variables(cls) -> Iterable[Problem]:
         prefix = str(cls.model_config.get("env_prefix", "")).upper()
         known = {cls.variable(name) for name in cls.model_fields}
@@ -175,7 +180,7 @@ class Settings(BaseSettings):
     @classmethod
     def _problem(cls, name: str, error: Any, given: Mapping[str, Any]) -> Problem:
         field = cls.model_fields.get(name)
-        shown = f"--{name.replace('_', '-')}" if name in given else cls.variable(name)
+        shown = cls.flag(name) if name in given else cls.variable(name)
         if field is None:
             return Problem(f"{shown}: {error['msg']}", "remove it")
         extra = _extra(field)
@@ -185,8 +190,10 @@ class Settings(BaseSettings):
             what = f"{cls.variable(name)} is missing: {_sentence(field)}"
             return Problem(what, str(extra.get("fix") or f"set it to {limit}"))
         value = "…" if extra.get("secret") else repr(error["input"])
-        reason = str(error["msg"]).removeprefix("Value error, ")
-        return Problem(f"{shown}={value}: {reason}; allowed is {limit}", fix)
+        reason = f"allowed is {limit}"
+        if str(error["msg"]).startswith("Value error, "):
+            reason = str(error["msg"]).removeprefix("Value error, ")
+        return Problem(f"{shown}={value}: {reason}", fix)
 
     @classmethod
     def _those_right(cls, given: Mapping[str, Any], wrong: Iterable[str]) -> dict[str, Any]:
