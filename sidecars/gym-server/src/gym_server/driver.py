@@ -14,11 +14,11 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from endpoint_registry.__main__ import connect, explained
 from gym_server import files, link, probe
 from gym_server.children import Child, Ended
 from gym_server.files import Written
@@ -27,12 +27,11 @@ from gym_server.phases import Phase
 from gym_server.probe import Probe, Probed
 from gym_server.program import Link, Program, RunFailedError
 from gym_server.server import ANNOUNCED, HEAD, VLLM, vllm_urls
-from gym_server.settings import DriverSettings, add_flags, split
+from gym_server.settings import DriverSettings, add_flags, read, split
 from gym_server.signals import Mailbox
 from gym_server.urls import UrlError, override, parse
 from tandem_common import logs
-from tandem_common.errors import ExitCode, Problem, UserError
-from tandem_common.kube import Client, load_config
+from tandem_common.errors import ExitCode, Problem
 from tandem_common.serve import Health, HealthServer
 
 PHASES = ("gym-announced", "vllm-urls", "vllm-answers", "gym-ready", "training")
@@ -41,10 +40,10 @@ _GYM_LOOK = "the pod of the Gym head and the log of gym-server in it: was it sch
 
 _EPILOG = """\
 examples:
-  DRIVER_JOB_ID=run-7 DRIVER_NAMESPACE=tandem driver -- \\
+  ENDPOINT_REGISTRY_JOB_ID=run-7 ENDPOINT_REGISTRY_RUN_OBJECT=JobSet/run-7 driver -- \\
       python -m tandem_trainer.disaggregated --output /artifacts/run-7
       wait for the Gym side of run-7, then train
-  driver --gym-url https://gym.example.com/v2 --job-id run-7 --namespace tandem -- \\
+  driver --gym-url https://gym.example.com/v2 --job-id run-7 --run-uid r7 -- \\
       bash -c 'set -o pipefail; python train.py "$@" | tee train.log' train
       train with a Gym that somebody else runs; the overrides arrive as "$@"
 
@@ -67,11 +66,12 @@ class Driver(Program):
 
     def __init__(
         self, settings: DriverSettings, command: Sequence[str], *, mailbox: Mailbox, to: Link,
-        metrics: Metrics, folder: Path,
+        metrics: Metrics, folder: Path, job_id: str,
     ) -> None:  # fmt: skip
         """Take the parts; `folder` is for files of this run."""
         super().__init__(mailbox, to, metrics, settings.progress_seconds)
         self._settings = settings
+        self._job_id = job_id
         self._command = list(command)
         self._file = Path(settings.urls_file) if settings.urls_file else folder / "vllm-urls.json"
         self._written: Written | None = None
@@ -172,11 +172,10 @@ class Driver(Program):
             asking.stop()
 
     def _start(self, gym: str) -> None:
-        settings = self._settings
         # Of an attempt before this one: its addresses lead nowhere.
         self._file.unlink(missing_ok=True)
         overrides = [
-            override("env.disagg_job_id", settings.job_id),
+            override("env.disagg_job_id", self._job_id),
             override("env.remote_gym_url", gym),
         ]
         self.child = Child(
@@ -233,7 +232,7 @@ class Driver(Program):
             raise RunFailedError(f"the training command's vLLM cannot be used: {done.failure}")
 
     def _key(self, key: str) -> str:
-        return f"key `{key}` in ConfigMap {link.name(self._settings.job_id)}"
+        return f"key `{key}` in ConfigMap {link.name(self._job_id)}"
 
     def _gym_phase(self, name: str, awaits: str) -> Phase:
         field = f"{name.replace('-', '_')}_seconds"
@@ -257,33 +256,19 @@ class Driver(Program):
         return super().close() and clean
 
 
-def checked(command: Sequence[str], urls_file: str = "") -> list[str]:
-    """Return the training command when it can be started, and can write its addresses.
-
-    Raises:
-        UserError: It cannot.
-    """
+def trouble(command: Sequence[str], urls_file: str) -> Iterator[Problem]:
+    """Yield why a training command cannot be started, or could not write its addresses."""
     if not command:
-        raise UserError(
-            Problem("there is no training command", "write it behind `--`: driver -- python …"),
-            ExitCode.USAGE,
-        )
-    problems = []
-    found = shutil.which(command[0])
-    if found is None:
-        problems.append(
-            Problem(
-                f"the training command {command[0]!r} is no program on PATH that may be run",
-                "name a program, or run a script by its interpreter: driver -- bash script.sh",
-            )
+        yield Problem("there is no training command", "write it behind `--`: driver -- python …")
+    elif shutil.which(command[0]) is None:
+        yield Problem(
+            f"the training command {command[0]!r} is no program on PATH that may be run",
+            "name a program, or run a script by its interpreter: driver -- bash script.sh",
         )
     folder = Path(urls_file).parent
     if urls_file and not os.access(folder, os.W_OK | os.X_OK):
-        what = f"DRIVER_URLS_FILE={urls_file}: there is no folder {folder} that can be written"
-        problems.append(Problem(what, "name a file in a folder that is there"))
-    if found is None or problems:
-        raise UserError(problems)
-    return [found, *command[1:]]
+        what = f"{DriverSettings.variable('urls_file')}={urls_file}: no folder to write to"
+        yield Problem(what, "name a file in a folder that is there")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -299,18 +284,21 @@ def _parser() -> argparse.ArgumentParser:
 def main(mailbox: Mailbox, argv: Sequence[str]) -> int:
     """Run the program and return its exit code."""
     flags, command = split(argv)
-    settings = DriverSettings.load(vars(_parser().parse_args(flags)))
-    command = checked(command, settings.urls_file)
+    given = vars(_parser().parse_args(flags))
+    urls_file = given["urls_file"] or os.environ.get(DriverSettings.variable("urls_file"), "")
+    problems = list(trouble(command, urls_file))
+    settings, shared, cluster = read(DriverSettings, given, "driver", problems)
     logs.configure("driver", level=settings.log_level)
     metrics = Metrics("driver", PHASES)
-    cluster = replace(load_config(), namespace=settings.namespace)
-    with (
-        tempfile.TemporaryDirectory(prefix="driver-") as folder,
-        Client(cluster, user_agent="tandem-driver", observe=metrics.kube.observe) as client,
-        link.Registry(client, settings.job_id, "driver", mailbox) as registry,
-    ):
+    with explained():
+        registry = connect(shared, cluster, observe=metrics.kube.observe)
+    to = link.Registry(registry, mailbox, settings.lease_seconds)
+    with tempfile.TemporaryDirectory(prefix="driver-") as folder:
         driver = Driver(
-            settings, command, mailbox=mailbox, to=registry, metrics=metrics, folder=Path(folder)
-        )
+            settings, command, mailbox=mailbox, to=to, metrics=metrics, folder=Path(folder),
+            job_id=shared.job_id,
+        )  # fmt: skip
         with HealthServer(settings.health_host, settings.health_port, ready=driver.ready):
-            return driver.conclude(driver.run)
+            mailbox.read = True
+            with to:
+                return driver.conclude(driver.run)

@@ -14,12 +14,13 @@ from gym_server.phases import Phase
 from gym_server.probe import Probed
 from gym_server.signals import SIGNALLED, Mailbox, Stop
 from tandem_common import logs
-from tandem_common.errors import ExitCode, UserError
+from tandem_common.errors import ExitCode, Problem, UserError
 
 T = TypeVar("T")
 
 #: Kubernetes refuses a ConfigMap of more than 1 MiB, and a message is for a person.
 _ERROR_LENGTH = 4000
+_REGISTRY_FIX = "mend what the message says: the Role of this pod's account, or a run with this id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ class Complaint:
 
     message: str
     writer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The registry can no longer be read or written, for a reason that waiting does not mend."""
+
+    reason: str
 
 
 class Link(Protocol):
@@ -104,6 +112,7 @@ class Program:
         Raises:
             StoppedError: Somebody asked for the end.
             PeerFailedError: Another program of the run has failed.
+            UserError: The registry cannot be used.
         """
         match event:
             case None:
@@ -113,6 +122,8 @@ class Program:
                 raise StoppedError(event)
             case Complaint(message, writer):
                 raise PeerFailedError(f"{writer or 'another program of the run'}: {message}")
+            case Lost(reason):
+                raise UserError(Problem(f"the endpoint registry: {reason}", _REGISTRY_FIX))
             case News(values):
                 self.values = dict(values)
             case Ended(name):

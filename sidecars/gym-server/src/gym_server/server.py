@@ -13,10 +13,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from endpoint_registry.__main__ import connect, explained
 from gym_server import config, gym_child, link, probe
 from gym_server.children import Child, Ended
 from gym_server.config import Loaded, Run
@@ -24,12 +24,11 @@ from gym_server.metrics import Metrics
 from gym_server.phases import Phase
 from gym_server.probe import Probe
 from gym_server.program import Link, Program, RunFailedError
-from gym_server.settings import GymServerSettings, add_flags
+from gym_server.settings import GymServerSettings, add_flags, read
 from gym_server.signals import Mailbox
 from gym_server.urls import UrlError, parse
 from tandem_common import logs
 from tandem_common.errors import ExitCode, Problem, UserError
-from tandem_common.kube import Client, load_config
 from tandem_common.serve import Health, HealthServer
 
 T = TypeVar("T")
@@ -50,11 +49,11 @@ _FIND_GYM = (
 
 _EPILOG = """\
 examples:
-  GYM_SERVER_JOB_ID=run-7 GYM_SERVER_NAMESPACE=tandem GYM_SERVER_HOST=10.0.0.7 \\
-  GYM_SERVER_MODEL=policy GYM_SERVER_CONFIG=/etc/gym/gym.yaml gym-server
+  ENDPOINT_REGISTRY_JOB_ID=run-7 ENDPOINT_REGISTRY_RUN_OBJECT=JobSet/run-7 \\
+  GYM_SERVER_HOST=10.0.0.7 GYM_SERVER_MODEL=policy GYM_SERVER_CONFIG=/etc/gym/gym.yaml \\
+  gym-server
       serve the environments of run-7
-  gym-server --check --config gym.yaml --model policy --host 127.0.0.1 \\
-      --job-id run-7 --namespace tandem
+  gym-server --check --config gym.yaml --model policy --host 127.0.0.1
       judge a Gym config, with NeMo Gym's own parser, and end
 
 Every setting is an environment variable, and but for secrets a flag of the same name in lower
@@ -72,11 +71,12 @@ class GymServer(Program):
 
     def __init__(
         self, settings: GymServerSettings, loaded: Loaded, *, mailbox: Mailbox, to: Link,
-        metrics: Metrics, python: str,
+        metrics: Metrics, python: str, job_id: str,
     ) -> None:  # fmt: skip
         """Take the parts."""
         super().__init__(mailbox, to, metrics, settings.progress_seconds)
         self._settings = settings
+        self._job_id = job_id
         self._loaded = loaded
         self._work = Path(settings.work_dir)
         self._endpoint_file = self._work / "vllm-endpoint"
@@ -236,7 +236,7 @@ class GymServer(Program):
     def _vllm_phase(self, name: str) -> Phase:
         settings = self._settings
         told = name == "vllm-urls"
-        registry = link.name(settings.job_id)
+        registry = link.name(self._job_id)
         return Phase(
             name,
             awaits=f"key `{VLLM}` in ConfigMap {registry}"
@@ -340,32 +340,42 @@ def _parser() -> argparse.ArgumentParser:
 def main(mailbox: Mailbox, argv: Sequence[str]) -> int:
     """Run the program and return its exit code."""
     flags = vars(_parser().parse_args(argv))
-    checking = flags.pop("check")
-    settings = GymServerSettings.load(flags)
+    if flags.pop("check"):
+        return _check(mailbox, flags)
+    settings, shared, cluster = read(GymServerSettings, flags, "gym-server")
     logs.configure("gym-server", level=settings.log_level)
     python = settings.gym_python or sys.executable
     metrics = Metrics("gym_server", PHASES)
-    if checking:
-        server = GymServer(
-            settings, load(settings, python, os.environ),
-            mailbox=mailbox, to=link.Nobody(), metrics=metrics, python=python,
-        )  # fmt: skip
-        return server.conclude(lambda: _only_check(server))
-    cluster = replace(load_config(), namespace=settings.namespace)
-    with (
-        Client(cluster, user_agent="tandem-gym-server", observe=metrics.kube.observe) as client,
-        link.Registry(client, settings.job_id, "gym-server", mailbox) as registry,
-    ):
-        try:
-            loaded = load(settings, python, os.environ)
-        except UserError as error:
-            registry.fail("; ".join(problem.what for problem in error.problems))
-            raise
-        server = GymServer(
-            settings, loaded, mailbox=mailbox, to=registry, metrics=metrics, python=python
-        )
-        with HealthServer(settings.health_host, settings.health_port, ready=server.ready):
+    with explained():
+        registry = connect(shared, cluster, observe=metrics.kube.observe)
+    to = link.Registry(registry, mailbox, settings.lease_seconds)
+    try:
+        loaded = load(settings, python, os.environ)
+    except UserError as error:
+        to.fail("; ".join(problem.what for problem in error.problems))
+        raise
+    server = GymServer(
+        settings, loaded, mailbox=mailbox, to=to, metrics=metrics, python=python,
+        job_id=shared.job_id,
+    )  # fmt: skip
+    with HealthServer(settings.health_host, settings.health_port, ready=server.ready):
+        mailbox.read = True
+        with to:
             return server.conclude(server.run)
+
+
+def _check(mailbox: Mailbox, flags: dict[str, Any]) -> int:
+    """Judge the config and nothing else."""
+    settings = GymServerSettings.load({k: flags.get(k) for k in GymServerSettings.model_fields})
+    logs.configure("gym-server", level=settings.log_level)
+    python = settings.gym_python or sys.executable
+    loaded = load(settings, python, os.environ)
+    server = GymServer(
+        settings, loaded, mailbox=mailbox, to=link.Nobody(),
+        metrics=Metrics("gym_server", PHASES), python=python, job_id="check",
+    )  # fmt: skip
+    mailbox.read = True
+    return server.conclude(lambda: _only_check(server))
 
 
 def _only_check(server: GymServer) -> None:

@@ -6,14 +6,16 @@ import argparse
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
+from endpoint_registry.__main__ import load as load_registry
+from endpoint_registry.settings import RegistrySettings
 from gym_server.urls import Url, UrlError, parse
-from tandem_common.errors import Problem
+from tandem_common.errors import Problem, UserError
+from tandem_common.kube import ClusterConfig
 from tandem_common.settings import (
-    DnsLabel,
     Port,
     PositiveSeconds,
     Seconds,
@@ -22,6 +24,8 @@ from tandem_common.settings import (
     Words,
     setting,
 )
+
+_S = TypeVar("_S", bound=Settings)
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 ListenPort = Annotated[int, Field(ge=1, le=65535)]
@@ -55,8 +59,6 @@ class GymServerSettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="GYM_SERVER_")
 
-    job_id: DnsLabel = setting("Id of the run, as in the registry's name.")
-    namespace: DnsLabel = setting("Namespace of the run.")
     host: GymHost = setting(
         "Address at which other pods reach this one; every Gym server listens there.",
         limit="an IPv4 address or a host name",
@@ -104,6 +106,11 @@ class GymServerSettings(Settings):
         "Time that NeMo Gym's servers get to end; the pod's grace period must be longer.",
         default=20.0,
     )
+    lease_seconds: PositiveSeconds = setting(
+        "Others believe what this program publishes so long after its last sign of life; it is "
+        "renewed thrice as often.",
+        default=20.0,
+    )
     progress_seconds: PositiveSeconds = setting("Time between two progress lines.", default=15.0)
     health_host: str = setting("Address of /healthz, /readyz, /metrics.", default="0.0.0.0")  # noqa: S104
     health_port: Port = setting("Port of /healthz, /readyz, /metrics; 0 for any.", default=9092)
@@ -146,8 +153,6 @@ class DriverSettings(Settings):
 
     model_config = SettingsConfigDict(env_prefix="DRIVER_")
 
-    job_id: DnsLabel = setting("Id of the run, as in the registry's name.")
-    namespace: DnsLabel = setting("Namespace of the run.")
     gym_url: AnyUrl = setting(
         "A Gym head that somebody else runs; without it the registry tells the address.",
         default="",
@@ -179,10 +184,29 @@ class DriverSettings(Settings):
     error_lines: Annotated[int, Field(ge=0, le=40)] = setting(
         "Last lines of the training command that go into the registry's `error`.", default=10
     )
+    lease_seconds: PositiveSeconds = setting(
+        "Others believe what this program publishes so long after its last sign of life; it is "
+        "renewed thrice as often.",
+        default=20.0,
+    )
     progress_seconds: PositiveSeconds = setting("Time between two progress lines.", default=15.0)
     health_host: str = setting("Address of /healthz, /readyz, /metrics.", default="0.0.0.0")  # noqa: S104
     health_port: Port = setting("Port of /healthz, /readyz, /metrics; 0 for any.", default=9093)
     log_level: LogLevel = setting("Least level that is logged.", default="info")
+
+
+#: Settings of the registry that these programs use; its own variables hold them.
+REGISTRY_FIELDS = (
+    "job_id",
+    "namespace",
+    "run_object",
+    "run_uid",
+    "run_attempt",
+    "owners",
+    "writer",
+    "pod_uid",
+    "attempts",
+)
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
@@ -190,17 +214,41 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
 
     Secrets have none: everybody on a machine can read command lines.
     """
-    for name, field in kind.model_fields.items():
+    fields = [(kind, name, field) for name, field in kind.model_fields.items()]
+    registry = RegistrySettings.model_fields
+    fields += [(RegistrySettings, name, registry[name]) for name in REGISTRY_FIELDS]
+    for owner, name, field in fields:
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         if extra.get("secret"):
             continue
-        flag, words = f"--{name.replace('_', '-')}", (field.description or "").replace("%", "%%")
+        flag, words = owner.flag(name), (field.description or "").replace("%", "%%")
         if field.annotation is bool:
             parser.add_argument(
                 flag, dest=name, action=argparse.BooleanOptionalAction, default=None, help=words
             )
         else:
             parser.add_argument(flag, dest=name, metavar="VALUE", help=words)
+
+
+def read(
+    kind: type[_S], flags: Mapping[str, Any], program: str, problems: Iterable[Problem] = ()
+) -> tuple[_S, RegistrySettings, ClusterConfig]:
+    """Return a program's settings, the registry's, and the cluster.
+
+    Raises:
+        UserError: With everything that is wrong with any of them, and the problems given.
+    """
+    found = list(problems)
+    own: _S | None = None
+    try:
+        own = kind.load({name: flags.get(name) for name in kind.model_fields})
+    except UserError as error:
+        found += error.problems
+    of_registry = {name: flags.get(name) for name in REGISTRY_FIELDS}
+    registry, cluster = load_registry(RegistrySettings, of_registry, found)
+    if own is None:
+        raise AssertionError("unreachable: its problems have been raised")
+    return own, registry.model_copy(update={"writer": registry.writer or program}), cluster
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

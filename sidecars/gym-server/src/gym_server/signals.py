@@ -40,6 +40,9 @@ class Mailbox:
     def __init__(self) -> None:
         """Start empty."""
         self._queue: SimpleQueue[Any] = SimpleQueue()
+        #: Whether somebody gets what is put. Before, a request to end ends the process at once:
+        #: nothing has been started that would have to be ended in good order.
+        self.read = False
 
     def put(self, event: Any) -> None:
         """Add an event."""
@@ -54,10 +57,12 @@ class Mailbox:
 
 
 def catch(mailbox: Mailbox) -> None:
-    """Turn every request to end into an event from now on."""
+    """Take every request to end from now on: as an event, or at once while nobody reads."""
 
     def handler(number: int, _frame: FrameType | None) -> None:
         mailbox.put(Stop(number))
+        if not mailbox.read:
+            raise SystemExit(SIGNALLED + number)
 
     for number in ENDING:
         signal.signal(number, handler)

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -12,66 +10,24 @@ import pytest
 from gym_server import probe
 from gym_server.probe import Probe, Probed, Verdict
 from gym_server.urls import parse
+from support.fake_vllm import DONE, MODELS, Answers, FakeVllm
 
 SECONDS = 20.0
-#: What a server answers, by method and path: a status and a body.
-Answers = dict[tuple[str, str], tuple[int, Any]]
-
-MODELS = {"object": "list", "data": [{"id": "policy"}, {"id": "other"}]}
-DONE = {"choices": [{"text": "x"}]}
-NO_ROUTE = {"detail": "Not Found"}
-
-
-class FakeServer:
-    """Answers as it is told: no engine can be made to fail in all of these ways."""
-
-    def __init__(self) -> None:
-        self.answers: Answers = {}
-        self.seen: list[tuple[str, str, Any, str]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _answer(self) -> None:
-                raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                key = self.headers.get("Authorization", "")
-                outer.seen.append((self.command, self.path, json.loads(raw) if raw else None, key))
-                status, body = outer.answers.get((self.command, self.path), (404, NO_ROUTE))
-                data = (body if isinstance(body, str) else json.dumps(body)).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_GET = _answer  # noqa: N815
-            do_POST = _answer  # noqa: N815
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    made = FakeServer()
+def server() -> Iterator[FakeVllm]:
+    made = FakeVllm()
     yield made
     made.close()
 
 
-def look(server: FakeServer, answers: Answers, model: str = "policy", key: str = "") -> Verdict:
+def look(server: FakeVllm, answers: Answers, model: str = "policy", key: str = "") -> Verdict:
     server.answers = answers
     return probe.vllm(model, key)(f"{server.url}/v1")
 
 
-def test_a_completion_of_the_model_means_ready(server: FakeServer) -> None:
+def test_a_completion_of_the_model_means_ready(server: FakeVllm) -> None:
     verdict = look(
         server, {("GET", "/v1/models"): (200, MODELS), ("POST", "/v1/completions"): (200, DONE)},
         key="secret",
@@ -84,7 +40,7 @@ def test_a_completion_of_the_model_means_ready(server: FakeServer) -> None:
     assert key == "Bearer secret"
 
 
-def test_without_a_name_the_first_model_is_asked(server: FakeServer) -> None:
+def test_without_a_name_the_first_model_is_asked(server: FakeVllm) -> None:
     answers: Answers = {
         ("GET", "/v1/models"): (200, MODELS), ("POST", "/v1/completions"): (200, DONE)
     }  # fmt: skip
@@ -125,7 +81,7 @@ def test_without_a_name_the_first_model_is_asked(server: FakeServer) -> None:
     ],
 )
 def test_everything_else_is_not_ready_and_says_why(
-    server: FakeServer, answers: Answers, reason: str, *, final: bool
+    server: FakeVllm, answers: Answers, reason: str, *, final: bool
 ) -> None:
     verdict = look(server, answers)
     assert not verdict.ready
@@ -142,14 +98,14 @@ def test_everything_else_is_not_ready_and_says_why(
     ],
 )
 def test_a_server_without_models_is_asked_for_tokens(
-    server: FakeServer, answer: tuple[int, Any]
+    server: FakeVllm, answer: tuple[int, Any]
 ) -> None:
     # NeMo RL's own: a completion with other sampling values than the training's is a 500.
     assert look(server, {("POST", "/tokenize"): answer}).ready
 
 
 def test_nobody_there_is_not_ready() -> None:
-    server = FakeServer()
+    server = FakeVllm()
     server.close()
     verdict = look(server, {})
     assert not verdict.ready
@@ -158,7 +114,7 @@ def test_nobody_there_is_not_ready() -> None:
 
 @pytest.mark.parametrize(("status", "ready"), [(200, True), (503, False), (404, False)])
 def test_the_gym_head_is_ready_when_it_says_so(
-    server: FakeServer, status: int, *, ready: bool
+    server: FakeVllm, status: int, *, ready: bool
 ) -> None:
     server.answers = {("GET", "/gym/readyz"): (status, {"status": "x"})}
     assert probe.gym_head()(f"{server.url}/gym/").ready == ready
