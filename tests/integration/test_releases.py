@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem import platform
 from tandem.errors import ExitCode, UserError
 from tandem.process import run, tool_env
 from tandem.releases import half_way, require_settled
@@ -38,13 +39,10 @@ def chart(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_killed_install_is_named_with_the_command_that_settles_it(
-    api_server: ControlPlane, namespace: str, chart: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
-    require_settled(["half"])
+def cut_off(name: str, namespace: str, chart: Path) -> None:
+    """Kill helm in the middle of an install."""
     helm = subprocess.Popen(
-        ["helm", "install", "half", chart, "-n", namespace, "--wait", "--timeout", "120s"],
+        ["helm", "install", name, chart, "-n", namespace, "--wait", "--timeout", "120s"],
         env=tool_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     deadline = time.monotonic() + 60
@@ -53,6 +51,14 @@ def test_a_killed_install_is_named_with_the_command_that_settles_it(
         time.sleep(0.2)
     os.kill(helm.pid, signal.SIGKILL)
     helm.wait(timeout=10)
+
+
+def test_a_killed_install_is_named_with_the_command_that_settles_it(
+    api_server: ControlPlane, namespace: str, chart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
+    require_settled(["half"])
+    cut_off("half", namespace, chart)
 
     with pytest.raises(UserError, match="release half is pending-install since") as refused:
         require_settled(["half", "other"])
@@ -63,6 +69,20 @@ def test_a_killed_install_is_named_with_the_command_that_settles_it(
     require_settled(["other"])  # somebody else's release is not our business
     run(fix.partition(": ")[2].split(), timeout=60)
     require_settled(["half"])
+
+
+def test_a_sync_is_refused_while_a_release_of_the_platform_is_half_way(
+    api_server: ControlPlane, namespace: str, chart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
+    platform.require_ready("default")
+    cut_off("jobset", namespace, chart)
+    try:
+        with pytest.raises(UserError, match="release jobset is pending-install") as refused:
+            platform.require_ready("default")
+        assert refused.value.code == ExitCode.PRECONDITION
+    finally:
+        run(["helm", "uninstall", "jobset", "-n", namespace], timeout=60)
 
 
 def test_a_cut_off_upgrade_is_rolled_back() -> None:
