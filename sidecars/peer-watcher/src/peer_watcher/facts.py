@@ -52,11 +52,13 @@ class Members:
         self_: The side that this watcher belongs to; its record is kept there.
         peer: The other side; None for a run of one object.
         driver: The object whose end is the run's end; None when nothing but the sides tells.
+        registry: Name of the endpoint registry's ConfigMap; empty when the run has none.
     """
 
     self_: Ref
     peer: Ref | None = None
     driver: Ref | None = None
+    registry: str = ""
 
     @property
     def all(self) -> tuple[Ref, ...]:
@@ -281,12 +283,14 @@ class LeaseFacts:
         renewed: The writer's own time of the last renewal. Only its changes count: the
             writer's clock is not ours.
         seconds: How long the writer says that a renewal is good for.
+        run: UID of the run's object that it belongs to.
         writer: Who wrote it.
     """
 
     key: str
     renewed: str
     seconds: float
+    run: str
     writer: str = ""
 
 
@@ -296,16 +300,15 @@ class RegistryFacts:
 
     Attributes:
         uid: UID of the ConfigMap.
-        error: The error that a program of the run wrote; empty without one.
-        error_epoch: Run that the error belongs to; empty when its writer did not say.
-        epoch: Run that the ConfigMap belongs to now; empty when it does not say.
+        error: The error that a program wrote; empty without one.
+        error_runs: UIDs of the objects whose run it belongs to. None of ours among them means
+            that it is left over from another run, or nobody's.
         leases: Signs of life.
     """
 
     uid: str
     error: str = ""
-    error_epoch: str = ""
-    epoch: str = ""
+    error_runs: frozenset[str] = frozenset()
     leases: tuple[LeaseFacts, ...] = ()
 
 

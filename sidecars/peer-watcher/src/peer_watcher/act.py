@@ -1,0 +1,227 @@
+"""Acts on a verdict: writes it down, then deletes, each step safe to repeat.
+
+One pass over the targets is `Actor.advance`; the loop calls it until nothing is left. Every
+write names the UID that was seen, so another incarnation of a name is never touched. Two
+watchers that do this at once write the same things: the first verdict on an object stays, and
+a second delete finds nothing to do.
+
+Deletion is `Foreground`: an object stays until its pods are gone, so "gone" means that the
+GPUs are free, and a rerun under the same name cannot meet the old pods. The registry goes
+last, so that no writer can make it again. What ends by itself (a finished Job, JobSet or
+RayJob with `shutdownAfterJobFinishes`) is left: it keeps its logs and its own record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from peer_watcher.convert import RECORD_ANNOTATION, VERDICT_ANNOTATION, object_facts
+from peer_watcher.facts import Outcome, Record, Target, Verdict, record_to_json
+from peer_watcher.observe import RESOURCES, short
+from tandem_common.clock import Deadline
+from tandem_common.kube import (
+    EVENTS,
+    AlreadyExists,
+    Client,
+    Conflict,
+    KubeError,
+    NamespaceTerminating,
+    NotFound,
+)
+from tandem_common.logs import get_logger
+
+FIELD_MANAGER: Final = "peer-watcher"
+_REPORTER: Final = "tandem.dev/peer-watcher"
+#: The API's own limit for the note of an Event.
+_NOTE_LENGTH: Final = 1000
+_CALL_SECONDS: Final = 10.0
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a teardown is.
+
+    Attributes:
+        left: Targets that are still there, and are to go.
+        faults: What did not work this time.
+    """
+
+    left: tuple[Target, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.left and not self.faults
+
+
+class Actor:
+    """Writes and deletes for one watcher."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        identity: str,
+        now: Callable[[], str],
+        count: Callable[[str, str], None] = lambda _kind, _result: None,
+    ) -> None:
+        """Take what is needed.
+
+        Args:
+            client: The API server.
+            identity: Name of this watcher, for verdicts and Events.
+            now: Wall time as RFC 3339 with microseconds, for people and Events.
+            count: Told of each deletion: kind, result.
+        """
+        self._client = client
+        self._identity = identity
+        self._now = now
+        self._count = count
+        self._log = get_logger()
+
+    def remember(self, carrier: Target, record: Record) -> None:
+        """Write what is to be remembered onto this side's own object.
+
+        Raises:
+            KubeError: It could not be written; it is tried again with the next step.
+        """
+        self._annotate(carrier, {RECORD_ANNOTATION: record_to_json(record)})
+
+    def event(self, target: Target, *, reason: str, note: str, warning: bool, name: str) -> None:
+        """Write an Event on an object; one of that name is written once.
+
+        Raises:
+            KubeError: It could not be written.
+        """
+        resource = RESOURCES[target.ref.kind]
+        body = {
+            "metadata": {"name": name},
+            "eventTime": self._now(),
+            "reportingController": _REPORTER,
+            "reportingInstance": self._identity,
+            "action": "Watch",
+            "reason": reason,
+            "note": note[:_NOTE_LENGTH],
+            "type": "Warning" if warning else "Normal",
+            "regarding": {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "name": target.ref.name,
+                "namespace": self._client.config.namespace,
+                "uid": target.uid,
+            },
+        }
+        try:
+            self._client.create(EVENTS, body, deadline=Deadline(_CALL_SECONDS))
+        except AlreadyExists:
+            self._log.debug("event_exists", name=name)
+
+    def advance(self, verdict: Verdict) -> Progress:
+        """Do everything that can be done now.
+
+        Nothing is deleted before the verdict stands on the server: as an Event or as an
+        annotation of at least one object.
+        """
+        signed = verdict if verdict.by else replace(verdict, by=self._identity, at=self._now())
+        faults: list[str] = []
+        members = [t for t in signed.targets if t.ref.kind != "ConfigMap"]
+        present = {t: obj for t in members if (obj := self._find(t, faults)) is not None}
+        written = [self._write_down(signed, t, obj, faults) for t, obj in present.items()]
+        if present and not any(written):
+            return Progress(tuple(present), tuple(faults))
+        left = [t for t, obj in present.items() if not self._delete(t, obj, faults)]
+        if not left and not faults:
+            registry = [t for t in signed.targets if t.ref.kind == "ConfigMap"]
+            there = {t: obj for t in registry if (obj := self._find(t, faults)) is not None}
+            left = [t for t, obj in there.items() if not self._delete(t, obj, faults)]
+        return Progress(tuple(left), tuple(faults))
+
+    def _find(self, target: Target, faults: list[str]) -> Object | None:
+        """Return the very object that was seen; None when it is gone."""
+        try:
+            obj = self._client.get(
+                RESOURCES[target.ref.kind], target.ref.name, deadline=Deadline(_CALL_SECONDS)
+            )
+        except NotFound:
+            return None
+        except KubeError as error:
+            faults.append(short(error))
+            return None
+        return obj if obj["metadata"]["uid"] == target.uid else None
+
+    def _write_down(self, verdict: Verdict, target: Target, obj: Object, faults: list[str]) -> bool:
+        """Write the verdict as annotation and as Event; return whether one of them stands."""
+        standing = False
+        annotations = obj["metadata"].get("annotations") or {}
+        found = Verdict.from_json(str(annotations.get(VERDICT_ANNOTATION, "")))
+        if found is not None and found.covers(target.ref, target.uid):
+            standing = True
+        else:
+            try:
+                version = str(obj["metadata"]["resourceVersion"])
+                self._annotate(target, {VERDICT_ANNOTATION: verdict.to_json()}, version)
+                standing = True
+            except NotFound:
+                pass
+            except KubeError as error:
+                # A conflict: somebody wrote at the same time. The next pass reads it.
+                faults.append(short(error))
+        try:
+            self.event(
+                target,
+                reason="RunSucceeded" if verdict.outcome is Outcome.SUCCEEDED else "RunFailed",
+                note=f"{verdict.reason} [{verdict.rule}]; {'; '.join(verdict.evidence)}",
+                warning=verdict.outcome is Outcome.FAILED,
+                name=f"{target.ref.name}.verdict-{target.uid}",
+            )
+            standing = True
+        except NamespaceTerminating:
+            self._log.info("event_refused", reason="the namespace is being deleted")
+        except KubeError as error:
+            faults.append(short(error))
+        return standing
+
+    def _annotate(
+        self, target: Target, annotations: dict[str, str], resource_version: str = ""
+    ) -> None:
+        preconditions = {"uid": target.uid}
+        if resource_version:
+            preconditions["resourceVersion"] = resource_version
+        self._client.merge_patch(
+            RESOURCES[target.ref.kind],
+            target.ref.name,
+            {"metadata": {"annotations": annotations, **preconditions}},
+            field_manager=FIELD_MANAGER,
+            deadline=Deadline(_CALL_SECONDS),
+        )
+
+    def _delete(self, target: Target, obj: Object, faults: list[str]) -> bool:
+        """Ask for the deletion unless it is under way; return whether nothing is left to do."""
+        kind = target.ref.kind
+        if kind != "ConfigMap":
+            facts = object_facts(obj)
+            if facts.ended is not None and facts.frees_itself:
+                return True
+        if obj["metadata"].get("deletionTimestamp"):
+            return False
+        try:
+            self._client.delete(
+                RESOURCES[kind], target.ref.name, uid=target.uid, propagation="Foreground",
+                deadline=Deadline(_CALL_SECONDS),
+            )  # fmt: skip
+        except (NotFound, Conflict):
+            # Gone, or another incarnation by now.
+            self._count(kind, "gone")
+            return True
+        except KubeError as error:
+            self._count(kind, "error")
+            faults.append(short(error))
+            return False
+        self._count(kind, "deleted")
+        self._log.info("deleted", object=str(target.ref), uid=target.uid)
+        return kind == "ConfigMap"
