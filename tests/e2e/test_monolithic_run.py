@@ -14,8 +14,9 @@ from support.runs import VARIANT, Runs
 from tandem.process import tool_env
 from tandem.render import render_variant
 from tandem.run.collect import pods_of
+from tandem.run.end import end_lingering
 from tandem.run.follow import follow
-from tandem.run.kube import get, the_rayjob
+from tandem.run.kube import get, kubectl, the_rayjob
 from tandem.run.metrics import first_and_last_reward, read_steps
 
 pytestmark = pytest.mark.cluster
@@ -74,9 +75,13 @@ def test_the_exit_code_of_the_training_command_is_the_runs(runs: Runs) -> None:
     assert verdict.exit_code == 7
 
 
-def test_a_wrong_image_ends_the_wait_at_once_and_is_named(runs: Runs) -> None:
+def test_a_wrong_image_ends_the_wait_and_the_run_and_is_named(runs: Runs) -> None:
     run = runs.start("wrong-image", "true", image="localhost/tandem/no-such-image:dev")
     verdict = follow(run, timeout=400)
     assert not verdict.succeeded
     assert "localhost/tandem/no-such-image:dev" in verdict.message
     assert "images-load" in verdict.fix
+    assert end_lingering(run, verdict)
+    # The operator lets it go although no job was ever submitted.
+    kubectl("wait", "--for=delete", f"rayjob/{run.name}", "-n", run.namespace, "--timeout=60s",
+            timeout=70)  # fmt: skip

@@ -223,18 +223,24 @@ def test_the_real_schedulers_words_are_told(
     assert "no nodes available" in told[0]
 
 
+@pytest.mark.parametrize("failing", ["cluster", "sync"])
 def test_events_and_pods_are_kept_when_a_phase_fails(
-    api_server: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failing: str,
+    api_server: ControlPlane,
+    namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     create(pod(namespace))
 
-    def fake_failing_sync(*_: object, **__: object) -> str:
-        raise UserError(Problem("release x failed", "read the log"), ExitCode.FAILURE)
+    def fake_phase(name: str, *_: object, **__: object) -> None:
+        if name.endswith(failing):
+            raise UserError(Problem(f"{name} failed", "read the log"), ExitCode.FAILURE)
 
     monkeypatch.setattr(demo, "ARTIFACTS", tmp_path)
     monkeypatch.setattr(demo, "KUBECONFIG", api_server.kubeconfig)
-    monkeypatch.setattr("tandem.platform.sync", fake_failing_sync)
-    monkeypatch.setattr(demo, "stream", lambda *_: None)
+    monkeypatch.setattr(demo, "stream", fake_phase)
+    monkeypatch.setattr("tandem.platform.sync", lambda *_, **__: fake_phase("sync"))
     monkeypatch.setattr(preflight, "check", lambda *_: None)
     # A cluster of the user's that the demo does not use.
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
