@@ -256,7 +256,7 @@ class GymServer(Program):
         return Phase(
             name,
             awaits="judgement of the Gym config" if judging else "200 from /readyz of the head",
-            side="the Gym side (this pod)",
+            side="the Gym side, this pod",
             look="this log: NeMo Gym's servers tell there what they do",
             seconds=settings.config_seconds if judging else settings.gym_ready_seconds,
             variable=settings.variable("config_seconds" if judging else "gym_ready_seconds"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -93,7 +91,7 @@ class GymServerSettings(Settings):
     )
     work_dir: str = setting(
         "Folder for the composed config and the endpoint file.",
-        default=str(Path(tempfile.gettempdir()) / "gym-server"),
+        default="/tmp/gym-server",  # noqa: S108 - the container's own
     )
     vllm_api_key: str = setting("Key that vLLM asks for.", default="dummy_key", secret=True)
     config_seconds: PositiveSeconds = setting("Deadline of phase `gym-config`.", default=180.0)

@@ -1,0 +1,5 @@
+"""A fake."""
+
+
+class ConfigError(Exception):
+    """Base of NeMo Gym's own refusals."""
