@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.sidecars.gym_server.conftest import Run, gone, until
+from support.gym_run import Run, gone, until
 
 pytestmark = pytest.mark.api_server
 

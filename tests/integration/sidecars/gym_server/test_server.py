@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from integration.sidecars.gym_server.conftest import CONFIG, Run, gone, until
 from support.fake_vllm import FakeVllm
+from support.gym_run import CONFIG, Run, gone, until
 
 pytestmark = pytest.mark.api_server
 
@@ -143,7 +143,7 @@ def test_a_gym_that_never_gets_ready_is_named_at_the_deadline(run: Run) -> None:
     gym = run.gym_server(CONFIG + "start: hang\n", GYM_SERVER_GYM_READY_SECONDS="2")
     publish(run)
     assert gym.code() == 4
-    assert "phase gym-ready: the Gym side (this pod): no 200 from /readyz" in run.error()
+    assert "phase gym-ready: the Gym side, this pod: no 200 from /readyz" in run.error()
     assert "fake Gym: ended in good order" in gym.output
 
 

@@ -1,5 +1,0 @@
-"""A fake."""
-
-
-class ConfigError(Exception):
-    """Base of NeMo Gym's own refusals."""
