@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -136,7 +136,8 @@ class FaultProxy:
         """Take the administrator's kubeconfig of the server behind."""
         self._state = _State()
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        self._server = _Server(from_kubeconfig(kubeconfig), self._state)
+        self._upstream = from_kubeconfig(kubeconfig)
+        self._server = _Server(self._upstream, self._state)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -160,6 +161,10 @@ class FaultProxy:
     ) -> ClusterConfig:
         """Return how a client of ours reaches the server through the proxy."""
         return ClusterConfig(self.url, namespace, token=token, token_file=token_file)
+
+    def direct(self, namespace: str) -> ClusterConfig:
+        """Return the administrator's way past the proxy."""
+        return replace(self._upstream, namespace=namespace)
 
     def kubeconfig(self, folder: Path, namespace: str, *, token: str = "") -> Path:
         """Write a kubeconfig that leads through the proxy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
@@ -24,7 +25,6 @@ from tandem_common.kube import (
     Conflict,
     Contact,
     DeadlineExceeded,
-    Expired,
     Forbidden,
     Informer,
     KubeError,
@@ -440,14 +440,18 @@ class EndpointRegistry:
                 found = None
             try:
                 uid = self._take_over(found, deadline)
-            except (NotFound, Conflict, Expired) as error:
-                # Somebody did it at the same time: look again.
+            except Conflict as error:
+                # Somebody did something at the same time: look again.
                 self._again(attempt, error, deadline)
                 continue
             if uid:
                 self._uid = uid
                 self._was_ours = True
                 return uid
+            if deadline.passed:
+                raise RegistryTimeout(
+                    f"ConfigMap {self.namespace}/{self.name} of another run did not go away"
+                )
         raise AssertionError("unreachable: the loop returns or raises")
 
     def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> str:
@@ -471,10 +475,11 @@ class EndpointRegistry:
             theirs = records.run_of(found) or "nobody"
             raise Superseded(f"{call} belongs to run {theirs}, which replaced ours, {self.run.uid}")
         else:
-            self._client.delete(
-                CONFIGMAPS, self.name, namespace=self.namespace, uid=uid,
-                resource_version=str(metadata["resourceVersion"]), deadline=deadline,
-            )  # fmt: skip
+            with suppress(NotFound):
+                self._client.delete(
+                    CONFIGMAPS, self.name, namespace=self.namespace, uid=uid,
+                    resource_version=str(metadata["resourceVersion"]), deadline=deadline,
+                )  # fmt: skip
             self.counts["replaced"] += 1
         return ""
 

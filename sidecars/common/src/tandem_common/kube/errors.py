@@ -159,6 +159,10 @@ def from_answer(
         return transient
     if any(cause.get("reason") == "FieldManagerConflict" for cause in causes):
         return OwnedByAnother(call, message, status=status, reason=reason)
+    if any(cause.get("field") == "metadata.uid" for cause in causes):
+        # The server calls another object's UID an invalid change (422) where we mean a
+        # precondition.
+        return Conflict(call, message, status=status, reason=reason)
     kinds: dict[int, type[KubeError]] = {
         HTTPStatus.UNAUTHORIZED: Unauthorized,
         HTTPStatus.NOT_FOUND: NotFound,
