@@ -252,11 +252,11 @@ def test_many_writers_under_faults_lose_no_key_and_end(
             EndpointRegistry(JOB, run_uid="run-1", writer=who, client=mine) as registry,
         ):
             begin.wait(60)
-            registry.publish(key, f"value of {who}", timeout=90)
+            registry.publish(key, f"value of {who}", timeout=400)
 
     with ThreadPoolExecutor(len(configs)) as pool:
         for result in [pool.submit(write, *config) for config in configs]:
-            result.result(timeout=120)
+            result.result(timeout=420)
     assert all(fault.hits for fault in faults), "each fault was met"
     proxy.clear()
     data = client.get(CONFIGMAPS, NAME)["data"]

@@ -80,11 +80,16 @@ def test_an_answer_without_a_status_object_still_has_a_message() -> None:
 
 
 def test_waits_grow_to_a_limit_and_never_undercut_retry_after() -> None:
-    assert all(0 <= wait_seconds(1, None) <= 0.1 for _ in range(200))
-    assert max(wait_seconds(50, None) for _ in range(200)) <= 3.0
-    assert max(wait_seconds(50, None) for _ in range(200)) > 1.0
-    waits = [wait_seconds(4, 2.0) for _ in range(200)]
+    assert all(0 <= wait_seconds(1) <= 0.1 for _ in range(200))
+    assert max(wait_seconds(50) for _ in range(200)) <= 3.0
+    assert max(wait_seconds(50) for _ in range(200)) > 1.0
+    told = from_answer(CALL, 429, {}, retry_after=2.0)
+    waits = [wait_seconds(4, told) for _ in range(200)]
     assert min(waits) >= 2.0
-    assert max(waits) - min(waits) > 0.1, (
-        "clients that were told the same must not come back at once"
-    )
+    assert max(waits) - min(waits) > 0.1, "who was told the same must not come back at once"
+
+
+@pytest.mark.parametrize("code", [409, 504])
+def test_writers_in_each_others_way_spread_further(code: int) -> None:
+    waits = [wait_seconds(50, from_answer(CALL, code, {})) for _ in range(200)]
+    assert 3.0 < max(waits) <= 12.0

@@ -48,6 +48,10 @@ Observer = Callable[[str, int, float], None]
 _UNAUTHORIZED = 401
 _MIN_TIMEOUT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 3.0
+#: Waits after a write that others were in the way of: the more there are, the further apart
+#: they have to come back, since each one that the server works on slows the rest down.
+_FIRST_SPREAD, _LONGEST_SPREAD = 0.2, 12.0
+_TIMEOUT_STATUS = 504
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +64,18 @@ class ObjectList:
     server_time: float | None = None
 
 
-def wait_seconds(attempt: int, retry_after: float | None) -> float:
+def wait_seconds(attempt: int, error: Exception | None = None) -> float:
     """Return how long to wait after a failed attempt (the first is 1): full jitter.
 
     Many clients that failed together must not come back together, also when all of them
-    were told the same Retry-After.
+    were told the same Retry-After. Those that were in each other's way (a conflict, or a
+    server that did not get through within its time) spread further.
     """
-    longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10))
+    first, most = _FIRST_WAIT, _LONGEST_WAIT
+    if isinstance(error, Conflict) or getattr(error, "status", 0) == _TIMEOUT_STATUS:
+        first, most = _FIRST_SPREAD, _LONGEST_SPREAD
+    longest = min(most, first * 2 ** min(attempt - 1, 10))
+    retry_after = getattr(error, "retry_after", None)
     spread = random.uniform(0, longest)  # noqa: S311 - spreads load, guards nothing
     return spread if retry_after is None else retry_after + spread / 2
 
@@ -253,11 +262,14 @@ class Client:
         force: bool = False,
         namespace: str = "",
         subresource: str = "",
+        server_seconds: int = 0,
         deadline: Deadline | None = None,
     ) -> Object:
         """Server-side apply: own exactly these fields, create the object if need be.
 
         With `metadata.uid` in the body only that very object is changed and none is made.
+        With `server_seconds` the server gives one attempt up after that time, which is
+        tried again: for an object that very many write at once.
 
         Raises:
             OwnedByAnother: Another manager owns one of them, and `force` is not set.
@@ -267,6 +279,8 @@ class Client:
         name = str(body["metadata"]["name"])
         full = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         params = {**_manager(field_manager), "force": "true" if force else "false"}
+        if server_seconds:
+            params["timeout"] = f"{server_seconds}s"
         return self._patch(
             resource, name, full, "application/apply-patch+yaml",
             namespace=namespace, subresource=subresource, params=params, deadline=deadline,
@@ -399,7 +413,7 @@ class Client:
                 conflict_again and type(error) is Conflict
             ):
                 return False
-            wait = wait_seconds(attempt, getattr(error, "retry_after", None))
+            wait = wait_seconds(attempt, error)
             return wait if attempt < self._attempts and wait < until.remaining else False
 
         try:
