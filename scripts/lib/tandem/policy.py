@@ -6,7 +6,7 @@ Each rule has a name, a reason, and a failing example in tests/policy/bad/<name>
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Object = dict[str, Any]
@@ -294,10 +294,13 @@ def cluster_of(platform: Iterable[Object]) -> Cluster:
 
 
 def faults_of(objects: Iterable[Object], cluster: Cluster) -> list[Fault]:
-    """Return every fault of the objects."""
+    """Return every fault of the objects; a run may bring accounts of its own."""
+    found = list(objects)
+    own = {obj["metadata"]["name"] for obj in found if obj["kind"] == "ServiceAccount"}
+    cluster = replace(cluster, accounts=cluster.accounts | own)
     return [
         Fault(name, name_of(obj), what)
-        for obj in objects
+        for obj in found
         for name, rule in RULES.items()
         for what in rule(obj, cluster)
     ]
