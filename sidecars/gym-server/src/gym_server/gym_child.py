@@ -131,10 +131,28 @@ def check(config: dict[str, Any]) -> int:
     return OK
 
 
+def keep_signals_from_ray() -> None:
+    """Have our handlers back as soon as Ray has started.
+
+    It puts one of its own there, which aborts the process and leaves every server behind.
+    """
+    import ray
+
+    start = ray.init
+
+    def init(*args: Any, **options: Any) -> Any:
+        context = start(*args, **options)
+        catch_signals()
+        return context
+
+    ray.init = init
+
+
 def run(config: dict[str, Any]) -> int:
     """Start everything, and end when told to or when a server has died."""
     from nemo_gym.cli.env import RunHelper
 
+    keep_signals_from_ray()
     helper = RunHelper()
     # Shuts down what it has started when it fails or is interrupted.
     helper.start(global_config_dict_parser_config=parser_config(config, offline=False))
