@@ -29,6 +29,7 @@ SLACK_SECONDS = 4.0
 sides = st.sampled_from(SIDES)
 watchers = st.integers(0, 1)
 moments = st.integers(0, 6)
+OTHERS = ("hang", "delete", "end", "error", "heartbeat")
 LOSSES = ("evicted", "failed", "deleted", "restarted")
 #: Deaths come after this, so that most of them find a run that has lived.
 BEGINNING_ENDS = 1025.0
@@ -40,11 +41,12 @@ class Histories(RuleBasedStateMachine):
     run: Run
 
     @initialize(
-        tolerant=st.sets(sides), driver=st.booleans(),
+        tolerant=st.sets(sides), driver=st.booleans(), last=st.sampled_from([*LOSSES, *OTHERS]),
         # Mostly a run that is up; now and then one that still has to come up.
         missing=st.sampled_from([set[Ref]()] * 6 + [{GYM}, {RL, DRIVER}]),
     )  # fmt: skip
-    def begin(self, tolerant: set[Ref], missing: set[Ref], *, driver: bool) -> None:
+    def begin(self, tolerant: set[Ref], missing: set[Ref], last: str, *, driver: bool) -> None:
+        self.last = last
         self.run = Run(driver=driver, tolerant=tolerant, applied=False)
         for ref in (*SIDES, DRIVER):
             if ref not in missing and (ref != DRIVER or driver):
@@ -157,11 +159,15 @@ class Histories(RuleBasedStateMachine):
     # -- real deaths -------------------------------------------------------------------------
 
     @rule(
-        kind=st.sampled_from([*LOSSES, "hang", "delete", "end", "error", "heartbeat"]),
+        kind=st.sampled_from([*LOSSES, *OTHERS]),
         ref=st.sampled_from([*SIDES, DRIVER]), flag=st.booleans(), then=moments,
     )  # fmt: skip
     @precondition(lambda self: self.run.world.now > BEGINNING_ENDS)
     def somebody_dies(self, kind: str, ref: Ref, then: int, *, flag: bool) -> None:
+        self._kill(kind, ref, flag=flag)
+        self.run.pass_time(then)
+
+    def _kill(self, kind: str, ref: Ref, *, flag: bool) -> None:
         world = self.run.world
         if kind in LOSSES and ref in SIDES and self._can_lose(ref):
             world.lose_head(ref, how=kind, comes_back=flag)
@@ -175,7 +181,6 @@ class Histories(RuleBasedStateMachine):
             world.write_error("died")
         elif kind == "heartbeat" and self._goes_on and world.registry and world.registry.leases:
             world.stop_heartbeat("gym_head_server")
-        self.run.pass_time(then)
 
     # -- time --------------------------------------------------------------------------------
 
@@ -193,6 +198,20 @@ class Histories(RuleBasedStateMachine):
             if self._there(ref):
                 self.run.world.resume(ref)
         self.run.pass_time(12.0)
+
+    def teardown(self) -> None:
+        """End each history well lit, and with a death: whatever came before, it is seen."""
+        if not hasattr(self, "run"):
+            return
+        world = self.run.world
+        for ref in SIDES:
+            if not self._there(ref) and world.died is None:
+                world.apply(ref)
+        self.all_is_well_for_a_while()
+        self._kill(self.last, GYM, flag=False)
+        # The patience of whatever it was, and what watchers may be busy with.
+        self.run.pass_time(LIMITS.startup_seconds + LIMITS.settle_seconds + 60.0)
+        self.every_real_death_is_acted_on_in_time()
 
     # -- the promises ------------------------------------------------------------------------
 
