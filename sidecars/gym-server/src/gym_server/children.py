@@ -20,10 +20,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from gym_server.signals import SIGNALLED
+from gym_server.signals import SIGNALLED, thread
 
 #: Lines that are kept, and how much of each.
 TAIL_LINES = 40
@@ -146,7 +147,7 @@ class Child:
         env: Mapping[str, str],
         out: IO[bytes],
         err: IO[bytes],
-        on_end: Callable[[Ended], None],
+        on_end: Callable[[Any], None],
         rest_seconds: float = REST_SECONDS,
     ) -> None:
         """Take what to run; nothing is started yet.
@@ -197,9 +198,7 @@ class Child:
             command(self._argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=self._env, start_new_session=True, bufsize=0,
         )  # fmt: skip
-        threading.Thread(
-            target=self._follow, args=(self._process,), name=f"child-{self.name}", daemon=True
-        ).start()
+        thread(f"child-{self.name}", partial(self._follow, self._process), self._on_end).start()
 
     def send(self, number: int, *, group: bool = True) -> None:
         """Send a signal to the group, or to the leader alone; no effect after the end."""

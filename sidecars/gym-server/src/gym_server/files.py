@@ -11,8 +11,11 @@ import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from gym_server.signals import thread
 from gym_server.urls import UrlError, parse
 
 _CLOSE_WRITE, _MOVED_TO = 0x8, 0x80
@@ -52,7 +55,7 @@ def read_urls(text: str) -> Written:
 class Watch:
     """Tells once when a file has been written."""
 
-    def __init__(self, file: Path, tell: Callable[[Written], None]) -> None:
+    def __init__(self, file: Path, tell: Callable[[Any], None]) -> None:
         """Take the file, whose folder is there, and whom to tell."""
         self._file = file
         self._tell = tell
@@ -63,7 +66,7 @@ class Watch:
         """Begin to watch, in a thread."""
         # Before the first look: what is written from now on is told.
         fd = _inotify(self._file.parent)
-        self._thread = threading.Thread(target=self._run, args=(fd,), name="urls-file", daemon=True)
+        self._thread = thread("urls-file", partial(self._run, fd), self._tell)
         self._thread.start()
         return self
 

@@ -17,7 +17,7 @@ from typing import Final, Self
 from endpoint_registry.records import ERROR, Snapshot, object_name
 from endpoint_registry.registry import EndpointRegistry, RegistryError, Superseded
 from gym_server.program import Complaint, Lost, News
-from gym_server.signals import Mailbox
+from gym_server.signals import Mailbox, thread
 from tandem_common import logs
 from tandem_common.kube import (
     Forbidden,
@@ -71,14 +71,14 @@ class Registry:
         self._writing = threading.Lock()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._watch, name="registry-watch", daemon=True),
-            threading.Thread(target=self._write, name="registry-write", daemon=True),
+            thread("registry-watch", self._watch, mailbox.put),
+            thread("registry-write", self._write, mailbox.put),
         ]
 
     def start(self) -> Self:
         """Begin to tell the news and to write."""
-        for thread in self._threads:
-            thread.start()
+        for each in self._threads:
+            each.start()
         return self
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from gym_server.signals import thread
 from gym_server.urls import Url
 
 #: Seconds for one request at most: the first completion of a server imports lazily.
@@ -155,7 +156,7 @@ class Probe:
 
     def __init__(
         self, urls: Sequence[str], look_at: Callable[[str], Verdict],
-        tell: Callable[[Probed], None], period: float = PERIOD_SECONDS,
+        tell: Callable[[Any], None], period: float = PERIOD_SECONDS,
     ) -> None:  # fmt: skip
         """Take what to ask; `start` begins."""
         self._urls = tuple(urls)
@@ -168,7 +169,7 @@ class Probe:
 
     def start(self) -> Probe:
         """Begin."""
-        threading.Thread(target=self._run, name="probe", daemon=True).start()
+        thread("probe", self._run, self._tell).start()
         return self
 
     def stop(self) -> None:

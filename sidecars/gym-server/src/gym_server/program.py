@@ -12,7 +12,7 @@ from gym_server.children import Child, Ended
 from gym_server.metrics import Metrics
 from gym_server.phases import Phase
 from gym_server.probe import Probed
-from gym_server.signals import SIGNALLED, Mailbox, Stop
+from gym_server.signals import SIGNALLED, Crashed, Mailbox, Stop
 from tandem_common import logs
 from tandem_common.errors import ExitCode, Problem, UserError
 
@@ -124,6 +124,8 @@ class Program:
                 raise PeerFailedError(f"{writer or 'another program of the run'}: {message}")
             case Lost(reason):
                 raise UserError(Problem(f"the endpoint registry: {reason}", _REGISTRY_FIX))
+            case Crashed(thread, error):
+                raise RuntimeError(f"thread {thread}: {error}") from error
             case News(values):
                 self.values = dict(values)
             case Ended(name):

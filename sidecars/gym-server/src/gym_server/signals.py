@@ -8,6 +8,8 @@ container has no default action for SIGTERM, so without a handler it would be ig
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -28,6 +30,26 @@ class Stop:
     def __str__(self) -> str:
         """Return the signal's name."""
         return signal.Signals(self.number).name
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """A thread has ended by a defect of ours; nobody would do its work any more."""
+
+    thread: str
+    error: Exception
+
+
+def thread(name: str, work: Callable[[], None], tell: Callable[[Any], None]) -> threading.Thread:
+    """Return a thread, not started yet, whose end by a defect is told and does not go unseen."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the main thread raises it
+            tell(Crashed(name, error))
+
+    return threading.Thread(target=run, name=name, daemon=True)
 
 
 class Mailbox:

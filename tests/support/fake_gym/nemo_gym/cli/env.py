@@ -14,6 +14,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import ray
+
 KINDS = ("resources_servers", "responses_api_agents", "responses_api_models", "environment_servers")
 
 
@@ -24,6 +26,8 @@ class RunHelper:
         config = global_config_dict_parser_config.initial_global_config_dict
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ready = False
+        # As the real one, it looks the name up when it starts.
+        ray.init()
         self._head = self._listen(config)
         try:
             self._start(config)
