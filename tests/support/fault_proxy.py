@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from email.utils import formatdate, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +39,7 @@ import yaml
 from tandem_common.kube.config import ClusterConfig, from_kubeconfig
 
 _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
-_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive", "date", "server"}
+_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive", "server"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class _State:
     seen: list[Seen] = field(default_factory=list)
     streams: set[socket.socket] = field(default_factory=set)
     released: threading.Event = field(default_factory=threading.Event)
+    date_shift: float = 0.0
 
 
 class FaultProxy:
@@ -216,6 +218,10 @@ class FaultProxy:
         with self._state.lock:
             self._state.rules.append(rule)
         return rule
+
+    def set_clock(self, seconds: float) -> None:
+        """Let the server's clock, as its answers tell it, be wrong by so many seconds."""
+        self._state.date_shift = seconds
 
     def clear(self) -> None:
         """Break nothing any more; what hangs keeps hanging until `release`."""
@@ -348,7 +354,11 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, (Answer, Reset, Hang)):
             self._break(fault)
         else:
-            headers = [(k, v) for k, v in answer.getheaders() if k.lower() not in _HOP]
+            headers = [
+                (key, self._date(value) if key.lower() == "date" else value)
+                for key, value in answer.getheaders()
+                if key.lower() not in _HOP
+            ]
             self._say(answer.status, headers, content)
 
     # The names are the base class's.
@@ -383,9 +393,11 @@ class _Handler(BaseHTTPRequestHandler):
         with self.proxy.state.lock:
             self.proxy.state.streams.update(ends)
         try:
-            self.send_response(answer.status)
+            self.send_response_only(answer.status)
+            self.send_header("Date", self._date(answer.headers["Date"]))
             self.send_header("Content-Type", "application/json")
             self.send_header("Transfer-Encoding", "chunked")
+            self.send_header("Connection", "close")
             self.end_headers()
             if isinstance(fault, WatchError):
                 status = _status(fault.code, fault.reason, "injected")
@@ -403,11 +415,16 @@ class _Handler(BaseHTTPRequestHandler):
             with self.proxy.state.lock:
                 self.proxy.state.streams.difference_update(ends)
 
+    def _date(self, said: str) -> str:
+        at = parsedate_to_datetime(said).timestamp() + self.proxy.state.date_shift
+        return formatdate(at, usegmt=True)
+
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def _say(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
-        self.send_response(status)
+        # Without a Date of our own: the clock that counts is the server's.
+        self.send_response_only(status)
         for key, value in headers:
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(content)))

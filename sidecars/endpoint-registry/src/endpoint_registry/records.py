@@ -13,9 +13,10 @@ The digest ties an annotation to the value that it speaks of. NeMo RL's client c
 and leaves annotations alone, so a value with another digest is its: it has no lease, and is
 believed because it stands in an object of our run.
 
-Ages. Nobody compares clocks of two machines. The API server notes when each writer last
-changed its fields (managedFields), and says its time with each answer; from then on the reader
-counts on its own monotonic clock, from zero at each renewal that it sees.
+Ages. Nobody compares clocks of two machines. With each answer the API server says its time:
+a writer writes that time into its record, and a reader who comes fresh compares it with the
+time that its own list came with. From then on the reader counts on its own monotonic clock,
+from zero at each renewal that it sees. No wall clock of a pod has any part in it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -52,9 +53,11 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _KEY_LENGTH = 63
 #: Far above any list of addresses, far below what a ConfigMap holds with all its keys.
 VALUE_BYTES = 64 * 1024
-_MANAGER_LENGTH = 128
-#: managedFields and the header Date have whole seconds.
-_RESOLUTION = 1.0
+#: The server says whole seconds, to the writer and to the reader.
+_RESOLUTION = 2.0
+#: All writers are one field manager: the API server takes longer for a write the more
+#: managers an object has (a hundred times longer for eighty that apply).
+MANAGER = "endpoint-registry"
 
 
 class State(StrEnum):
@@ -119,13 +122,15 @@ class Record:
     beat: int = 0
     digest: str = ""
     note: str = ""
+    #: Which process of the writer it was; another one of the same name is not it.
+    instance: str = ""
 
     def encode(self) -> str:
         """Return the annotation."""
         content = {
             "run": self.run, "writer": self.writer, "pod": self.pod, "at": self.at,
             "state": self.state.value, "lease": self.lease_seconds, "beat": self.beat,
-            "digest": self.digest, "note": self.note,
+            "digest": self.digest, "note": self.note, "instance": self.instance,
         }  # fmt: skip
         kept = {key: value for key, value in content.items() if value not in ("", None)}
         return json.dumps(kept, separators=(",", ":"))
@@ -141,7 +146,7 @@ def decode(text: str) -> Record | None:
             at=str(found.get("at", "")), state=State(found["state"]),
             lease_seconds=None if lease is None else float(lease),
             beat=int(found.get("beat", 0)), digest=str(found.get("digest", "")),
-            note=str(found.get("note", "")),
+            note=str(found.get("note", "")), instance=str(found.get("instance", "")),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
@@ -159,17 +164,25 @@ def object_name(job_id: str) -> str:
     return f"{NAME_PREFIX}{job_id}"
 
 
-def manager(writer: str, key: str) -> str:
-    """Return the field manager of one writer's one key: one each, so that each has its time."""
-    name = f"endpoint-registry/{key}/{writer}"
-    if len(name) > _MANAGER_LENGTH:
-        name = f"{name[: _MANAGER_LENGTH - 17]}-{digest(name)}"
-    return name
+def stamp(server_time: float | None) -> str:
+    """Return the API server's time as it stands in a record; "" when it is not known."""
+    if server_time is None:
+        return ""
+    at = datetime.fromtimestamp(server_time, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def stamp() -> str:
-    """Return the time for a person to read; nothing is decided by it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def age_when_listed(record: Record, server_time: float | None) -> float:
+    """Return how old a record was when a list of that time showed it; 0 when nobody knows.
+
+    Also 0 for one from the future: the server's clock was set back. It is then believed for
+    one lease more, and no longer.
+    """
+    try:
+        at = datetime.fromisoformat(record.at).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+    return 0.0 if server_time is None else max(0.0, server_time - at - _RESOLUTION)
 
 
 def is_label(value: str) -> bool:
@@ -261,21 +274,65 @@ def new_object(job_id: str, run: Run, owners: Iterable[Owner]) -> dict[str, Any]
     return {"metadata": metadata}
 
 
-def written(job_id: str, uid: str, key: str, record: Record, value: str | None) -> dict[str, Any]:
-    """Return what to apply for one key: its record, its value if any, and nothing else.
+def patch(
+    uid: str, key: str, record: Record, value: str | None, *, resource_version: str = ""
+) -> dict[str, Any]:
+    """Return the merge patch of one key: its record, its value (None removes it), no more.
 
-    The UID makes the server refuse it for any other object, and for none at all.
+    The UID makes the server refuse it for any other object; with a version, also for this
+    one once it has changed.
     """
-    body: dict[str, Any] = {
-        "metadata": {
-            "name": object_name(job_id),
-            "uid": uid,
-            "annotations": {RECORD + key: record.encode()},
-        }
-    }
-    if value is not None:
-        body["data"] = {key: value}
-    return body
+    metadata: dict[str, Any] = {"uid": uid, "annotations": {RECORD + key: record.encode()}}
+    if resource_version:
+        metadata["resourceVersion"] = resource_version
+    return {"metadata": metadata, "data": {key: value}}
+
+
+def renewal(uid: str, key: str, before: str, record: Record, value: str) -> list[Mapping[str, Any]]:
+    """Return the JSON patch that renews a key, if record and value are as we left them."""
+    annotation = "/metadata/annotations/" + _escaped(RECORD + key)
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": annotation, "value": before},
+        {"op": "test", "path": "/data/" + _escaped(key), "value": value},
+        {"op": "replace", "path": annotation, "value": record.encode()},
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("~", "~0").replace("/", "~1")
+
+
+class Claim(StrEnum):
+    """Whose a key is to one process of a writer."""
+
+    FREE = "free"
+    OURS = "ours"
+    #: Another writer's value stands there.
+    TAKEN = "taken"
+
+
+def claim(
+    config_map: Mapping[str, Any], key: str, writer: str, instance: str,
+    server_time: float | None,
+) -> Claim:  # fmt: skip
+    """Return whose a key is. A value whose lease is over is nobody's.
+
+    A former process of the same writer has no claim: its container was started again.
+    """
+    value = (config_map.get("data") or {}).get(key)
+    text = (config_map["metadata"].get("annotations") or {}).get(RECORD + key)
+    record = decode(text) if text else None
+    if record is not None and record.instance == instance:
+        fits = value is None or record.digest == digest(value)
+        return Claim.OURS if fits else Claim.TAKEN
+    if value is None or (record is not None and record.run != run_of(config_map)):
+        return Claim.FREE
+    if record is None or record.digest != digest(value):
+        return Claim.TAKEN
+    lease = record.lease_seconds
+    over = lease is not None and age_when_listed(record, server_time) > lease
+    return Claim.FREE if over or record.writer == writer else Claim.TAKEN
 
 
 # --- reading -----------------------------------------------------------------------------
@@ -352,30 +409,6 @@ class _Sighting:
     age_then: float
 
 
-def _server_ages(
-    config_map: Mapping[str, Any], server_time: float | None
-) -> Callable[[str], float]:
-    """Return a function from key to the age of its record by the API server's clock alone."""
-    times: dict[str, float] = {}
-    for entry in config_map["metadata"].get("managedFields") or []:
-        fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:annotations", {})
-        try:
-            at = datetime.fromisoformat(entry["time"]).timestamp()
-        except (KeyError, ValueError, TypeError):
-            continue
-        for name in fields:
-            if name.startswith("f:" + RECORD):
-                key = name.removeprefix("f:" + RECORD)
-                times[key] = max(at, times.get(key, -math.inf))
-
-    def age(key: str) -> float:
-        if server_time is None or key not in times:
-            return 0.0
-        return max(0.0, server_time - times[key] - _RESOLUTION)
-
-    return age
-
-
 class Reader:
     """Follows one ConfigMap and says what may be believed of it. Not thread-safe.
 
@@ -403,7 +436,6 @@ class Reader:
         if config_map is None or run_of(config_map) != self._run.uid:
             self._sightings.clear()
             return
-        age = _server_ages(config_map, server_time)
         uid = str(config_map["metadata"].get("uid", ""))
         annotations = config_map["metadata"].get("annotations") or {}
         known, self._sightings = self._sightings, {}
@@ -419,7 +451,9 @@ class Reader:
                 # What has changed while we looked on is as old as the look; what was there
                 # when we came has the server's word for its age. A record that changed while
                 # we were not in touch is judged by the server's word too.
-                self._sightings[key] = _Sighting(fingerprint, now, age(key))
+                record = decode(text)
+                age = 0.0 if record is None else age_when_listed(record, server_time)
+                self._sightings[key] = _Sighting(fingerprint, now, age)
 
     def snapshot(self, now: float) -> Snapshot:
         """Return what may be believed at this time."""

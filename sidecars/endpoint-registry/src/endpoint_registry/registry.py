@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
 from endpoint_registry import records
-from endpoint_registry.records import Entry, Owner, Reader, Record, Run, Snapshot, Standing, State
+from endpoint_registry.records import (
+    Claim,
+    Entry,
+    Owner,
+    Reader,
+    Record,
+    Run,
+    Snapshot,
+    Standing,
+    State,
+)
 from tandem_common.clock import Clock, Deadline
 from tandem_common.errors import ExitCode, Problem, UserError
 from tandem_common.kube import (
@@ -27,24 +39,26 @@ from tandem_common.kube import (
     DeadlineExceeded,
     Forbidden,
     Informer,
+    Invalid,
     KubeError,
     Lost,
     NotFound,
+    OtherObject,
     OwnedByAnother,
     Unauthorized,
     WatchEvent,
     load_config,
 )
 from tandem_common.kube.client import wait_seconds
+from tandem_common.kube.errors import Call
 
 #: Kinds that may own a run, as `--run-object` names them.
 TOP_OBJECTS = {kind.kind: kind for kind in (RAYJOBS, RAYCLUSTERS, JOBSETS)}
 
 _WRITE_SECONDS = 30.0
 _NOTE_LENGTH = 300
-#: The server repeats a write that others overtake by itself, for half a minute: with very many
-#: writers that is work for nothing, and waiting apart from each other is quicker.
-_PATCH_SECONDS = 5
+#: First limit that the server gets for a write; see `Client.merge_patch`.
+_PATCH_SECONDS = 2
 
 
 class RegistryError(Exception):
@@ -135,6 +149,9 @@ class EndpointRegistry:
         self._uid = ""
         self._was_ours = False
         self._beats = count(1)
+        self._instance = uuid.uuid4().hex[:8]
+        #: What our records said when we last wrote them, by key.
+        self._left: dict[str, str] = {}
         #: How often something else than the plain case happened, by name; for metrics.
         self.counts = {"conflicts": 0, "created": 0, "replaced": 0}
 
@@ -169,7 +186,7 @@ class EndpointRegistry:
             Superseded: It belongs to a run that began later.
             KubeError: The API server did not let us.
         """
-        self._ensure(Deadline(timeout, self._clock))
+        self._ours(Deadline(timeout, self._clock))
 
     def publish(
         self,
@@ -190,8 +207,17 @@ class EndpointRegistry:
             KubeError: The API server did not let us.
         """
         self._check(key, value, lease_seconds)
-        record = self._record(State.PUBLISHED, lease_seconds, value=value)
-        self._put(key, record, value, force=True, deadline=Deadline(timeout, self._clock))
+        deadline = Deadline(timeout, self._clock)
+        for attempt in count(1):
+            uid = self._uid or self._ours(deadline)["metadata"]["uid"]
+            record = self._record(State.PUBLISHED, lease_seconds, value=value)
+            try:
+                self._write(records.patch(uid, key, record, value), deadline)
+            except (NotFound, OtherObject) as error:
+                self._lost(attempt, error, deadline)
+                continue
+            self._left[key] = record.encode()
+            return
 
     def renew(
         self,
@@ -203,12 +229,33 @@ class EndpointRegistry:
     ) -> None:
         """Say that a published value still holds; never takes a key from another writer.
 
+        One request. A ConfigMap that was deleted is made again, with the value.
+
         Raises:
             OwnedByAnother: Another writer has published the key since.
         """
         self._check(key, value, lease_seconds)
-        record = self._record(State.PUBLISHED, lease_seconds, value=value)
-        self._put(key, record, value, force=False, deadline=Deadline(timeout, self._clock))
+        deadline = Deadline(timeout, self._clock)
+        make = partial(self._record, State.PUBLISHED, lease_seconds, value=value)
+        before = self._left.get(key)
+        if self._uid and before is not None:
+            record = make()
+            operations = records.renewal(self._uid, key, before, record, value)
+            try:
+                self._client.json_patch(
+                    CONFIGMAPS, self.name, operations, namespace=self.namespace,
+                    field_manager=records.MANAGER, deadline=deadline,
+                )  # fmt: skip
+            except (NotFound, Conflict, Invalid):
+                # It is not as we left it. An answer of ours that was lost is harmless,
+                # another writer is not: look.
+                self.counts["conflicts"] += 1
+            else:
+                self._left[key] = record.encode()
+                return
+        if not self._put_unless_taken(key, make, value, deadline):
+            call = Call("patch", CONFIGMAPS.plural, "", self.namespace, self.name)
+            raise OwnedByAnother(call, f"another writer has published {key}")
 
     def announce(
         self,
@@ -225,12 +272,9 @@ class EndpointRegistry:
             Whether it was said; not so when another writer has the key.
         """
         self._check(key, None, lease_seconds)
-        record = self._record(state, lease_seconds, note=note[:_NOTE_LENGTH])
-        try:
-            self._put(key, record, None, force=False, deadline=Deadline(timeout, self._clock))
-        except OwnedByAnother:
-            return False
-        return True
+        make = partial(self._record, state, lease_seconds, note=note[:_NOTE_LENGTH])
+        deadline = Deadline(timeout, self._clock)
+        return self._put_unless_taken(key, make, None, deadline, heir=state is State.PENDING)
 
     def withdraw(self, key: str, note: str = "", *, timeout: float = _WRITE_SECONDS) -> bool:
         """Take one's own value back; another writer's stays. Returns whether it was ours."""
@@ -239,8 +283,7 @@ class EndpointRegistry:
     def error(self, message: str, *, timeout: float = _WRITE_SECONDS) -> bool:
         """Fail the run: every waiter ends at once with this message.
 
-        The first error is the cause, later ones are its consequences: one of another writer
-        is kept.
+        The first error is the cause, later ones are its consequences: the first is kept.
 
         Returns:
             Whether ours is the one that counts.
@@ -248,14 +291,9 @@ class EndpointRegistry:
         text = message.strip() or "an error without a message"
         text = text.encode()[: records.VALUE_BYTES // 2].decode(errors="ignore")
         self._check(records.ERROR, text, None)
-        record = self._record(State.PUBLISHED, None, value=text)
-        try:
-            self._put(
-                records.ERROR, record, text, force=False, deadline=Deadline(timeout, self._clock)
-            )
-        except OwnedByAnother:
-            return False
-        return True
+        make = partial(self._record, State.PUBLISHED, None, value=text)
+        deadline = Deadline(timeout, self._clock)
+        return self._put_unless_taken(records.ERROR, make, text, deadline, keep_first=True)
 
     # --- reading -----------------------------------------------------------------------
 
@@ -406,34 +444,67 @@ class EndpointRegistry:
             what = "no writer is named: nobody could tell who wrote this"
             raise UserError(Problem(what, "set writer, such as gym"), ExitCode.USAGE)
         return Record(
-            run=self.run.uid, writer=self.writer, pod=self._pod_uid, at=records.stamp(),
+            run=self.run.uid, writer=self.writer, pod=self._pod_uid,
+            at=records.stamp(self._client.server_time()), instance=self._instance,
             state=state, lease_seconds=lease_seconds, beat=next(self._beats),
             digest=records.digest(value) if value else "", note=note,
         )  # fmt: skip
 
-    def _put(
-        self, key: str, record: Record, value: str | None, *, force: bool, deadline: Deadline
-    ) -> None:
-        """Apply one key to this run's object, making or replacing the object if need be."""
-        for attempt in count(1):
-            uid = self._uid or self._ensure(deadline)
-            body = records.written(self.job_id, uid, key, record, value)
-            try:
-                self._client.apply(
-                    CONFIGMAPS, body, namespace=self.namespace, force=force, deadline=deadline,
-                    field_manager=records.manager(self.writer, key), server_seconds=_PATCH_SECONDS,
-                )  # fmt: skip
-            except OwnedByAnother:
-                raise
-            except (NotFound, Conflict) as error:
-                # The object is gone or another, or so many write that the server gave up.
-                self._uid = ""
-                self._again(attempt, error, deadline)
-                continue
-            return
+    def _write(self, patch: Mapping[str, Any], deadline: Deadline) -> None:
+        """Send the patch of one key."""
+        self._client.merge_patch(
+            CONFIGMAPS, self.name, patch, namespace=self.namespace,
+            field_manager=records.MANAGER, server_seconds=_PATCH_SECONDS, deadline=deadline,
+        )  # fmt: skip
 
-    def _ensure(self, deadline: Deadline) -> str:
-        """Return the UID of this run's object; make, adopt or replace it if need be."""
+    def _put_unless_taken(
+        self,
+        key: str,
+        make: Callable[[], Record],
+        value: str | None,
+        deadline: Deadline,
+        *,
+        heir: bool = False,
+        keep_first: bool = False,
+    ) -> bool:
+        """Look whose the key is, and write it if it is nobody's or ours; say whether it is.
+
+        The patch holds for the version that was looked at and for no other.
+
+        Args:
+            key: The key.
+            make: Returns the record, when the server's time is known.
+            value: The value; None removes it.
+            deadline: End of all attempts.
+            heir: What a former process of the same writer left is ours.
+            keep_first: Any value that is there already stays.
+        """
+        for attempt in count(1):
+            found = self._ours(deadline)
+            whose = records.claim(
+                found, key, self.writer if heir else "", self._instance,
+                self._client.server_time(),
+            )  # fmt: skip
+            if keep_first and (found.get("data") or {}).get(key):
+                return whose is Claim.OURS
+            if whose is Claim.TAKEN:
+                return False
+            record, metadata = make(), found["metadata"]
+            body = records.patch(
+                metadata["uid"], key, record, value,
+                resource_version=metadata["resourceVersion"],
+            )  # fmt: skip
+            try:
+                self._write(body, deadline)
+            except (NotFound, Conflict) as error:
+                self._lost(attempt, error, deadline)
+                continue
+            self._left[key] = record.encode()
+            return True
+        raise AssertionError("unreachable: the loop returns or raises")
+
+    def _ours(self, deadline: Deadline) -> dict[str, Any]:
+        """Return this run's object as it is now; make, adopt or replace it if need be."""
         for attempt in count(1):
             try:
                 found = self._client.get(
@@ -442,70 +513,70 @@ class EndpointRegistry:
             except NotFound:
                 found = None
             try:
-                uid = self._take_over(found, deadline)
+                ours = self._take_over(found, deadline)
             except Conflict as error:
                 # Somebody did something at the same time: look again.
-                self._again(attempt, error, deadline)
+                self._lost(attempt, error, deadline)
                 continue
-            if uid:
-                self._uid = uid
+            if ours is not None:
+                self._uid = str(ours["metadata"]["uid"])
                 self._was_ours = True
-                return uid
+                return ours
             if deadline.passed:
                 raise RegistryTimeout(
                     f"ConfigMap {self.namespace}/{self.name} of another run did not go away"
                 )
         raise AssertionError("unreachable: the loop returns or raises")
 
-    def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> str:
-        """Do the one next step towards an object of this run; its UID once it is there."""
+    def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> dict[str, Any] | None:
+        """Do the one next step towards an object of this run; the object once it is there."""
         if found is None:
             made = self._client.create(
                 CONFIGMAPS, records.new_object(self.job_id, self.run, self._owners),
-                namespace=self.namespace, field_manager="endpoint-registry", deadline=deadline,
+                namespace=self.namespace, field_manager=records.MANAGER, deadline=deadline,
             )  # fmt: skip
             self.counts["created"] += 1
-            return str(made["metadata"]["uid"])
+            return made
         metadata = found["metadata"]
-        uid = str(metadata["uid"])
-        call = f"ConfigMap {self.namespace}/{self.name}"
         what = records.standing(found, self.run, self._owners)
         if what in (Standing.OURS, Standing.ADOPTABLE):
-            if "deletionTimestamp" not in metadata:
-                self._claim(found, uid, deadline)
-                return uid
-        elif what is Standing.NEWER or self._was_ours:
+            return None if "deletionTimestamp" in metadata else self._claim(found, deadline)
+        if what is Standing.NEWER or self._was_ours:
             theirs = records.run_of(found) or "nobody"
-            raise Superseded(f"{call} belongs to run {theirs}, which replaced ours, {self.run.uid}")
-        else:
-            with suppress(NotFound):
-                self._client.delete(
-                    CONFIGMAPS, self.name, namespace=self.namespace, uid=uid,
-                    resource_version=str(metadata["resourceVersion"]), deadline=deadline,
-                )  # fmt: skip
-            self.counts["replaced"] += 1
-        return ""
+            raise Superseded(
+                f"ConfigMap {self.namespace}/{self.name} belongs to run {theirs}, which "
+                f"replaced ours, {self.run.uid}"
+            )
+        with suppress(NotFound):
+            self._client.delete(
+                CONFIGMAPS, self.name, namespace=self.namespace, uid=str(metadata["uid"]),
+                resource_version=str(metadata["resourceVersion"]), deadline=deadline,
+            )  # fmt: skip
+        self.counts["replaced"] += 1
+        return None
 
-    def _claim(self, found: dict[str, Any], uid: str, deadline: Deadline) -> None:
+    def _claim(self, found: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         """Add to an object of this run what it lacks: our label, our owners."""
         there = {each.get("uid") for each in found["metadata"].get("ownerReferences") or []}
         missing = [owner for owner in self._owners if owner.uid not in there]
-        labelled = records.run_of(found) == self.run.uid
-        if labelled and not missing:
-            return
+        if records.run_of(found) == self.run.uid and not missing:
+            return found
         body = records.new_object(self.job_id, self.run, missing)
-        body["metadata"]["uid"] = uid
-        # One manager for each set of owners: an apply takes away what its manager left out.
+        body["metadata"]["uid"] = found["metadata"]["uid"]
+        # An apply, since it adds to the list of owners. One manager for each set of owners:
+        # an apply takes away what its manager left out.
         owners = records.digest(",".join(sorted(owner.uid for owner in missing)))
-        self._client.apply(
+        return self._client.apply(
             CONFIGMAPS, body, namespace=self.namespace, force=True, deadline=deadline,
-            field_manager=f"endpoint-registry/owners/{owners}",
+            field_manager=f"{records.MANAGER}/owners/{owners}",
         )  # fmt: skip
 
-    def _again(self, attempt: int, error: KubeError, deadline: Deadline) -> None:
-        """Wait before the next attempt, or raise when the deadline would pass meanwhile."""
+    def _lost(self, attempt: int, error: KubeError, deadline: Deadline) -> None:
+        """Forget the object that is gone, another, or changed; wait before the next look."""
+        self._uid = ""
         self.counts["conflicts"] += 1
-        wait = wait_seconds(attempt, error)
+        # Small waits: the next look finds out what has happened.
+        wait = wait_seconds(attempt)
         if wait >= deadline.remaining:
             raise DeadlineExceeded(error.call, error, attempt, deadline.elapsed) from error
         time.sleep(wait)

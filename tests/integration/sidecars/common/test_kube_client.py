@@ -21,6 +21,7 @@ from tandem_common.kube import (
     Forbidden,
     Invalid,
     NotFound,
+    OtherObject,
     OwnedByAnother,
     Unauthorized,
     from_kubeconfig,
@@ -147,12 +148,39 @@ def test_a_fault_that_passes_is_not_the_callers_matter(
 def test_a_conflict_of_a_patch_without_precondition_is_tried_again(
     proxy: FaultProxy, client: Client
 ) -> None:
-    uid = client.create(CONFIGMAPS, config_map("a"))["metadata"]["uid"]
+    made = client.create(CONFIGMAPS, config_map("a"))["metadata"]
     proxy.inject(Answer(409, reason="Conflict"), verb="patch", count=2)
-    client.merge_patch(CONFIGMAPS, "a", {"data": {"k": "v"}})
-    proxy.inject(Answer(409, reason="Conflict"), verb="patch", count=1)
+    client.merge_patch(CONFIGMAPS, "a", {"metadata": {"uid": made["uid"]}, "data": {"k": "v"}})
+    assert proxy.count("patch") == 3
+    version = {"resourceVersion": made["resourceVersion"]}
     with pytest.raises(Conflict):
-        client.merge_patch(CONFIGMAPS, "a", {"metadata": {"uid": uid}, "data": {"k": "w"}})
+        client.merge_patch(CONFIGMAPS, "a", {"metadata": version, "data": {"k": "w"}})
+    assert proxy.count("patch") == 4
+
+
+def test_a_patch_with_a_uid_touches_no_other_object(client: Client) -> None:
+    client.create(CONFIGMAPS, config_map("a", k="v"))
+    with pytest.raises(OtherObject):
+        client.merge_patch(CONFIGMAPS, "a", {"metadata": {"uid": "x"}, "data": {"k": "w"}})
+    assert client.get(CONFIGMAPS, "a")["data"] == {"k": "v"}
+
+
+def test_the_servers_clock_is_known_without_asking(client: Client) -> None:
+    assert client.server_time() is None
+    client.list(CONFIGMAPS)
+    found = client.server_time()
+    assert found is not None
+    assert abs(found - time.time()) < 60
+
+
+def test_a_server_that_is_given_too_little_time_gets_more_at_each_attempt(
+    proxy: FaultProxy, client: Client
+) -> None:
+    client.create(CONFIGMAPS, config_map("a"))
+    proxy.inject(Answer(504, reason="Timeout"), verb="patch", count=2)
+    client.merge_patch(CONFIGMAPS, "a", {"data": {"k": "v"}}, server_seconds=2)
+    asked = [seen.path.rpartition("timeout=")[2] for seen in proxy.seen if seen.verb == "patch"]
+    assert asked == ["2s", "4s", "6s"]
 
 
 def test_retry_after_is_honoured(proxy: FaultProxy, client: Client) -> None:

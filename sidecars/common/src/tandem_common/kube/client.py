@@ -50,7 +50,7 @@ _MIN_TIMEOUT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 3.0
 #: Waits after a write that others were in the way of: the more there are, the further apart
 #: they have to come back, since each one that the server works on slows the rest down.
-_FIRST_SPREAD, _LONGEST_SPREAD = 0.2, 12.0
+_FIRST_SPREAD, _LONGEST_SPREAD = 1.0, 12.0
 _TIMEOUT_STATUS = 504
 
 
@@ -130,6 +130,18 @@ class Client:
         )
         self._watches: set[Watch] = set()
         self._lock = threading.Lock()
+        #: The server's clock and ours when it last answered.
+        self._server_clock: tuple[float, float] | None = None
+
+    def server_time(self) -> float | None:
+        """Return the API server's clock now, in seconds since 1970, without asking it.
+
+        It is what its last answer said (whole seconds), plus what has passed since on a
+        clock that does not jump. None before the first answer. Our own wall clock, which may
+        be wrong, has no part in it.
+        """
+        known = self._server_clock
+        return None if known is None else known[0] + (self._clock() - known[1])
 
     def close(self) -> None:
         """End all watches and close all connections."""
@@ -262,25 +274,20 @@ class Client:
         force: bool = False,
         namespace: str = "",
         subresource: str = "",
-        server_seconds: int = 0,
         deadline: Deadline | None = None,
     ) -> Object:
         """Server-side apply: own exactly these fields, create the object if need be.
 
         With `metadata.uid` in the body only that very object is changed and none is made.
-        With `server_seconds` the server gives one attempt up after that time, which is
-        tried again: for an object that very many write at once.
 
         Raises:
             OwnedByAnother: Another manager owns one of them, and `force` is not set.
-            Conflict: The UID is another one; or so many wrote at the same time that the
-                server gave up, which without a UID is tried again here.
+            Conflict: There is no such object, or the UID is another one; or so many wrote at
+                the same time that the server gave up, which without a UID is tried again here.
         """
         name = str(body["metadata"]["name"])
         full = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         params = {**_manager(field_manager), "force": "true" if force else "false"}
-        if server_seconds:
-            params["timeout"] = f"{server_seconds}s"
         return self._patch(
             resource, name, full, "application/apply-patch+yaml",
             namespace=namespace, subresource=subresource, params=params, deadline=deadline,
@@ -296,18 +303,26 @@ class Client:
         field_manager: str = "",
         namespace: str = "",
         subresource: str = "",
+        server_seconds: int = 0,
         deadline: Deadline | None = None,
     ) -> Object:
         """Set the fields that the patch names (null removes one), and no other.
 
-        A 409 without a precondition in the patch (`metadata.resourceVersion` or `.uid`) only
-        means that others wrote at the same time: it is tried again like a fault.
+        A 409 without `metadata.resourceVersion` in the patch only means that others wrote at
+        the same time: it is tried again like a fault. With `server_seconds` the server gives
+        an attempt up after that time (the second after twice of it, and so on): it repeats a
+        write that others overtake by itself, for half a minute, and with very many writers
+        that is work for nothing; apart from each other they are through sooner.
+
+        Raises:
+            OtherObject: `metadata.uid` is in the patch, and the object has another one.
         """
         metadata = patch.get("metadata") or {}
         return self._patch(
             resource, name, patch, "application/merge-patch+json",
             namespace=namespace, subresource=subresource, params=_manager(field_manager),
-            deadline=deadline, again=not {"resourceVersion", "uid"} & set(metadata),
+            deadline=deadline, again="resourceVersion" not in metadata,
+            server_seconds=server_seconds,
         )  # fmt: skip
 
     def json_patch(
@@ -374,11 +389,13 @@ class Client:
         params: Mapping[str, str],
         deadline: Deadline | None,
         again: bool = False,
+        server_seconds: int = 0,
     ) -> Object:
         call = self._call("patch", resource, namespace, name, subresource)
         return self._send(
             call, "PATCH", resource.path(call.namespace, name, subresource), params=params,
             body=patch, content_type=content_type, deadline=deadline, conflict_again=again,
+            server_seconds=server_seconds,
         )  # fmt: skip
 
     def _send(self, call: Call, method: str, path: str, **how: Any) -> Object:
@@ -396,6 +413,7 @@ class Client:
         content_type: str = "application/json",
         deadline: Deadline | None = None,
         conflict_again: bool = False,
+        server_seconds: int = 0,
     ) -> tuple[Object, float | None]:
         """Send a request until it is answered, within the deadline.
 
@@ -420,8 +438,11 @@ class Client:
             for trial in stamina.retry_context(on=again, attempts=None, timeout=None):
                 with trial:
                     attempt += 1
+                    query = dict(params or {})
+                    if server_seconds:
+                        query["timeout"] = f"{server_seconds * attempt}s"
                     request = self._http.build_request(
-                        method, path, params=dict(params or {}), content=content,
+                        method, path, params=query, content=content,
                         headers=headers, timeout=self._timeout(until, self._read),
                     )  # fmt: skip
                     response = self._once(call, request, stream=False)
@@ -467,6 +488,9 @@ class Client:
             # httpx says so when `close` was called; there will be no answer.
             raise NetworkError(call, str(error)) from error
         self._observe(call.verb, response.status_code, self._clock() - started)
+        said = _date(response.headers.get("Date"))
+        if said is not None:
+            self._server_clock = (said, self._clock())
         return response
 
     def _timeout(self, deadline: Deadline | None, read_seconds: float) -> httpx.Timeout:

@@ -80,6 +80,10 @@ class OwnedByAnother(Conflict):
     """409 of an apply: another manager owns a field with another value; again is no help."""
 
 
+class OtherObject(Conflict):
+    """The object has another UID than the one that was meant; again is no help."""
+
+
 class Expired(KubeError):
     """410: the resourceVersion is too old; list again."""
 
@@ -162,7 +166,7 @@ def from_answer(
     if any(cause.get("field") == "metadata.uid" for cause in causes):
         # The server calls another object's UID an invalid change (422) where we mean a
         # precondition.
-        return Conflict(call, message, status=status, reason=reason)
+        return OtherObject(call, message, status=status, reason=reason)
     kinds: dict[int, type[KubeError]] = {
         HTTPStatus.UNAUTHORIZED: Unauthorized,
         HTTPStatus.NOT_FOUND: NotFound,
