@@ -41,6 +41,8 @@ class Image:
     as_file: bool = True
     #: Free disk in GiB that building it may need.
     disk_gib: float = 0.5
+    #: Folder of its Dockerfile, where that is not `DOCKERFILES/<name>`.
+    folder: Path | None = None
 
     @property
     def repository(self) -> str:
@@ -55,7 +57,7 @@ class Image:
     @property
     def dockerfile(self) -> Path:
         """Path of the Dockerfile in the repository."""
-        return DOCKERFILES / self.name / "Dockerfile"
+        return (self.folder or DOCKERFILES / self.name) / "Dockerfile"
 
 
 def all_images() -> tuple[Image, ...]:
@@ -66,6 +68,7 @@ def all_images() -> tuple[Image, ...]:
         Image("jobset", pinned("jobset")),
         Image("kuberay-operator", pinned("kuberay")),
         Image("base", "dev", base="debian", for_nodes=False, as_file=False, disk_gib=1.5),
+        Image("sidecars", "dev", base="base", disk_gib=1, folder=Path("sidecars")),
         Image("ray", "dev", base="base", for_nodes=False, as_file=False, disk_gib=2),
         Image("ray-vllm-cpu", "dev", base="ray", as_file=False, disk_gib=11),
         Image("ray-gym-cpu", "dev", base="ray", as_file=False, disk_gib=5),
