@@ -240,4 +240,4 @@ def test_the_urls_file_is_that_of_this_attempt(run: Run, tmp_path: Path) -> None
     file.write_text('["http://10.0.0.1:1"]', encoding="utf-8")
     driver = run.train(f"{run.telling()} {GO_ON}", DRIVER_URLS_FILE=str(file))
     driver.await_output('"training"')
-    assert json.loads(run.values()["vllm_base_urls"]) == [f"{run.vllm.url}/v1"]
+    assert json.loads(run.await_value("vllm_base_urls")) == [f"{run.vllm.url}/v1"]
