@@ -47,7 +47,11 @@ class Ended:
     #: As `subprocess` gives it: the exit code, or the signal's number below zero.
     status: int
     seconds: float
+    #: The last lines that it and its group have said.
     tail: tuple[str, ...] = ()
+    #: The last lines by the time that the leader had ended: what comes behind them are others of
+    #: its group that tell how they end.
+    words: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -70,8 +74,12 @@ class Ended:
         return f"{self.name} {how} after {self.seconds:.0f} s"
 
     def last_lines(self, count: int) -> str:
-        """Return its last lines as one text."""
+        """Return the group's last lines as one text."""
         return "\n".join(self.tail[-count:]) if count else ""
+
+    def last_words(self, count: int) -> str:
+        """Return the leader's last lines as one text."""
+        return "\n".join(self.words[-count:]) if count else ""
 
 
 def _signal_name(number: int) -> str:
@@ -241,6 +249,8 @@ class Child:
                 if pipe is not None:
                     selector.register(pipe, selectors.EVENT_READ, sink)
             self._copy(selector, [process.pid], math.inf)
+            self._drain(selector)
+            words = self._tail.lines()
             # The leader is not reaped yet, so the group's id is still its own.
             self.send(signal.SIGTERM)
             deadline = max(self._until, time.monotonic() + self._rest)
@@ -253,7 +263,8 @@ class Child:
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-        self._ended = Ended(self.name, status, time.monotonic() - self._started, self._tail.lines())
+        seconds = time.monotonic() - self._started
+        self._ended = Ended(self.name, status, seconds, self._tail.lines(), words)
         self._over.set()
         self._on_end(self._ended)
 
@@ -268,12 +279,7 @@ class Child:
                 for key, _ in selector.select(None if left == math.inf else left):
                     if key.fd in fds:
                         return
-                    data = os.read(key.fd, _CHUNK)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                        continue
-                    self._tail.add(key.fd, data)
-                    self._pass_on(key.data, data)
+                    self._take(selector, key)
         except ProcessLookupError:
             return  # one ended before it could be watched
         finally:
@@ -281,6 +287,21 @@ class Child:
                 with suppress(KeyError):
                     selector.unregister(fd)
                 os.close(fd)
+
+    def _drain(self, selector: selectors.BaseSelector) -> None:
+        """Copy what has been written by now, and wait for nothing."""
+        deadline = time.monotonic() + _OUTPUT_SECONDS
+        while time.monotonic() < deadline and (ready := selector.select(0)):
+            for key, _ in ready:
+                self._take(selector, key)
+
+    def _take(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        data = os.read(key.fd, _CHUNK)
+        if data:
+            self._tail.add(key.fd, data)
+            self._pass_on(key.data, data)
+        else:
+            selector.unregister(key.fileobj)
 
     @staticmethod
     def _pass_on(sink: IO[bytes], data: bytes) -> None:

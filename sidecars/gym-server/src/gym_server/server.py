@@ -122,7 +122,7 @@ class GymServer(Program):
             raise refusal(checked)
         gym = self.ended.get(self._gym.name)
         if gym is not None:
-            raise RunFailedError(f"{gym.reason}\n{gym.last_lines(_ERROR_LINES)}".rstrip())
+            raise RunFailedError(f"{gym.reason}\n{gym.last_words(_ERROR_LINES)}".rstrip())
 
     def start_check(self) -> None:
         """Let NeMo Gym's own parser judge the config, beside everything else."""
@@ -282,9 +282,9 @@ def vllm_urls(value: str) -> tuple[str, ...] | None:
 def refusal(ended: Ended) -> UserError:
     """Return the error of a config that NeMo Gym refuses."""
     if ended.status == gym_child.REFUSED:
-        what = f"NeMo Gym refuses the config: {ended.last_lines(_ERROR_LINES)}"
+        what = f"NeMo Gym refuses the config: {ended.last_words(_ERROR_LINES)}"
         return UserError(Problem(what, "mend the key that is named"), ExitCode.USAGE)
-    what = f"{ended.reason}\n{ended.last_lines(_ERROR_LINES)}"
+    what = f"{ended.reason}\n{ended.last_words(_ERROR_LINES)}"
     return UserError(Problem(what, "is NeMo Gym installed for GYM_SERVER_GYM_PYTHON?"))
 
 

@@ -142,6 +142,16 @@ def test_nothing_of_the_group_outlives_the_leader(runner: Runner, tmp_path: Path
     assert gone(int(runner.out.getvalue()))
 
 
+def test_the_leaders_last_words_are_not_those_of_its_group(runner: Runner, tmp_path: Path) -> None:
+    member = "trap 'echo going; exit' TERM; touch up; while :; do sleep 0.05; done"
+    ended = runner.result(
+        f'cd {tmp_path}; bash -c "{member}" & while [ ! -e {tmp_path}/up ]; do sleep 0.05; done; '
+        "echo the reason; exit 6"
+    )
+    assert ended.last_words(5) == "the reason"
+    assert ended.last_lines(5).endswith("going")
+
+
 def test_a_process_outside_the_group_that_keeps_the_pipe_holds_nothing_up(
     runner: Runner, tmp_path: Path
 ) -> None:

@@ -19,6 +19,13 @@ import ray
 KINDS = ("resources_servers", "responses_api_agents", "responses_api_models", "environment_servers")
 
 
+#: Says more at its end than fits into a message, as a web server does.
+_SERVER = """\
+trap 'for i in {1..30}; do echo "Shutting down $i"; done; exit 0' TERM
+while :; do sleep 0.1; done
+"""
+
+
 class RunHelper:
     """Starts a head and servers that sleep."""
 
@@ -41,7 +48,7 @@ class RunHelper:
         for name, value in config.items():
             if isinstance(value, dict) and any(kind in value for kind in KINDS):
                 # As NeMo Gym does: a shell, in our group, that nobody watches but us.
-                self._processes[name] = subprocess.Popen(["bash", "-c", "exec sleep 600"])
+                self._processes[name] = subprocess.Popen(["bash", "-c", _SERVER])
         print("fake Gym: servers started", flush=True)
         while config.get("start") == "hang" or not Path(config.get("ready_file", "/")).exists():
             time.sleep(0.05)
