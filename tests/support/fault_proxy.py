@@ -125,6 +125,8 @@ class _State:
     streams: set[socket.socket] = field(default_factory=set)
     released: threading.Event = field(default_factory=threading.Event)
     date_shift: float = 0.0
+    #: How often all watches were cut.
+    cuts: int = 0
 
 
 class FaultProxy:
@@ -237,6 +239,7 @@ class FaultProxy:
         """Reset every open watch; return how many there were."""
         with self._state.lock:
             streams, self._state.streams = self._state.streams, set()
+            self._state.cuts += 1
         for stream in streams:
             with suppress(OSError):
                 # The plain one, also under TLS: an orderly end would need the reader's lock.
@@ -317,6 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # Small answers must not wait for the acknowledgement of the ones before.
     disable_nagle_algorithm = True
+    _cuts = 0
 
     @property
     def proxy(self) -> _Server:
@@ -368,6 +372,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Take note of a request and return what is to be done to it."""
         state = self.proxy.state
         with state.lock:
+            self._cuts = state.cuts
             state.seen.append(seen)
             for rule in state.rules:
                 if rule.left != 0 and rule.matches(seen):
@@ -392,6 +397,11 @@ class _Handler(BaseHTTPRequestHandler):
         ends = [end for end in (self.connection, server.sock) if end is not None]
         with self.proxy.state.lock:
             self.proxy.state.streams.update(ends)
+            late = self._cuts != self.proxy.state.cuts
+        if late:
+            # All watches were cut while this one was on its way.
+            self._break(Reset())
+            return
         try:
             self.send_response_only(answer.status)
             self.send_header("Date", self._date(answer.headers["Date"]))
