@@ -20,6 +20,7 @@ COMPONENTS = sorted(
 )
 #: Components that no variant of ours has yet; tests/render/test_run_components.py has them.
 OFFERED = {
+    "components/endpoint-registry/rayjob",
     "components/name-references",
     "components/peer-watcher/rayclusters",
     "components/peer-watcher/rayjob",
