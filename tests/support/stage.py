@@ -135,7 +135,7 @@ class Stage:
 
     def end_job(self, phase: str) -> None:
         """Let the driver's pod end; the real Job controller concludes."""
-        deadline = Deadline(30)
+        deadline = Deadline(120)
         while True:
             pods = self.client.list(PODS, label_selector="job-name=driver").items
             if pods:
@@ -213,7 +213,7 @@ class Hands:
         if self.code is None:
             self.code = self.watcher.step()
 
-    def until(self, met: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    def until(self, met: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         """Step at every change until something is so."""
         deadline = Deadline(seconds)
         while True:

@@ -45,4 +45,4 @@ def token(api_server: ControlPlane, namespace: str) -> Callable[[str], str]:
 @pytest.fixture
 def soon() -> Deadline:
     """A deadline for whatever should be there in a moment."""
-    return Deadline(30)
+    return Deadline(120)

@@ -351,7 +351,7 @@ def test_a_watcher_that_restarts_amid_a_teardown_finishes_it(stage: Stage, hands
     first.until_up(RL, GYM, DRIVER)
     stage.write_error("out of memory")
     running = Running(first)
-    deadline = Deadline(30)
+    deadline = Deadline(120)
     while not stage.gone(RL, DRIVER):
         assert not deadline.passed
         time.sleep(0.05)
