@@ -65,6 +65,11 @@ class Head:
     deleting: bool = False
     reason: str = ""
 
+    @property
+    def process(self) -> str:
+        """What holds the state: a restart in place is another process."""
+        return f"{self.uid}#{self.restarts}"
+
     def ready(self, now: float) -> bool:
         """Whether the kubelet says Ready."""
         return self.phase == "Running" and now >= self.ready_at
@@ -89,6 +94,7 @@ class Side:
     replica_failure: str = ""
     deleting: bool = False
     annotations: dict[str, str] = field(default_factory=dict)
+    controller: str = ""
 
     @property
     def up(self) -> bool:
@@ -123,6 +129,9 @@ class Side:
         }
         if self.suspending:
             conditions.append({"type": "RayClusterSuspending", "status": "True"})
+        if self.controller:
+            owner = {"kind": "RayJob", "name": self.controller, "controller": True}
+            metadata["ownerReferences"] = [owner]
         if self.deleting:
             metadata["deletionTimestamp"] = "2026-12-01T00:00:00Z"
         spec: Object = {"suspend": self.suspend}
@@ -186,7 +195,7 @@ class World:
         self.renewals = 0
         self.namespace = Namespace.ACTIVE
         self.died: Death | None = None
-        self.wait_since: dict[Ref, float] = {}
+        self.wait_since: dict[Ref, tuple[str, float]] = {}
         #: Since when every object has been up and Ready; None while one is not.
         self.all_up_since: float | None = None
         self.verdicts: list[Verdict] = []
@@ -226,6 +235,7 @@ class World:
         side = self.sides[ref]
         head = side.head
         assert head is not None
+        process = head.process
         if how == "restarted":
             head.restarts += 1
             head.ready_at = self.now + POD_START_SECONDS
@@ -238,9 +248,9 @@ class World:
         if how != "restarted":
             side.heads_from = self.now + 2 if comes_back else None
         if not side.tolerant:
-            self.die(f"{ref} lost its head ({how})", 2.0, head.uid)
+            self.die(f"{ref} lost its head ({how})", 2.0, process)
         elif how != "restarted" and not comes_back:
-            self.die(f"{ref} did not get a head", LIMITS.replacement_seconds + 2.0, head.uid)
+            self.die(f"{ref} did not get a head", LIMITS.replacement_seconds + 2.0, process)
 
     def hang_head(self, ref: Ref) -> None:
         """Let a head be not Ready for ever."""
@@ -248,7 +258,7 @@ class World:
         assert side.head is not None
         side.head.ready_at = math.inf
         patience = LIMITS.replacement_seconds if side.tolerant else LIMITS.not_ready_seconds
-        self.die(f"the head of {ref} hangs", patience + 2.0, side.head.uid)
+        self.die(f"the head of {ref} hangs", patience + 2.0, side.head.process)
 
     def blink(self, ref: Ref) -> None:
         """Let a head be not Ready for a moment."""
@@ -355,7 +365,11 @@ class World:
                     side.provisioned or side.suspend or side.suspended or side.suspending
                 )
             if others and missing:
-                since = self.wait_since.setdefault(ref, self.now)
+                # First for it to be created, then for it to come up.
+                what = self.sides[ref].uid if ref in self.sides else ""
+                if self.wait_since.get(ref, ("?", 0.0))[0] != what:
+                    self.wait_since[ref] = (what, self.now)
+                since = self.wait_since[ref][1]
                 if self.now - since >= LIMITS.startup_seconds + 10.0:
                     self.die(f"{ref} never came", LIMITS.startup_seconds + 10.0)
             else:
@@ -367,7 +381,8 @@ class World:
             return True
         # A little before `_note_waiting` says so: lags may lie to either side.
         return any(
-            self.now - since >= LIMITS.startup_seconds - 10.0 for since in self.wait_since.values()
+            self.now - since >= LIMITS.startup_seconds - 10.0
+            for _, since in self.wait_since.values()
         )
 
     # -- what the watchers do --------------------------------------------------------------
@@ -521,7 +536,7 @@ class Watch:
         for side in self.world.sides.values():
             self.met.add(side.uid)
             if side.up and side.head is not None and side.head.ready(self.world.now):
-                self.met.add(side.head.uid)
+                self.met.add(side.head.process)
         if self.world.driver is not None:
             self.met.add(self.world.driver["metadata"]["uid"])
 

@@ -75,10 +75,16 @@ def object_facts(obj: Object) -> ObjectFacts:
     return ObjectFacts(
         uid=str(metadata.get("uid", "")),
         deleting=bool(metadata.get("deletionTimestamp")),
+        controller=_controller(metadata),
         verdict=Verdict.from_json(str(annotations.get(VERDICT_ANNOTATION, ""))),
         record=record_from_json(str(annotations.get(RECORD_ANNOTATION, ""))),
         **kinds[kind](annotations, spec, status),
     )
+
+
+def _controller(metadata: Object) -> str:
+    owners = metadata.get("ownerReferences") or []
+    return next((f"{own['kind']}/{own['name']}" for own in owners if own.get("controller")), "")
 
 
 def _tolerant(annotations: Object, cluster_spec: Object) -> bool:

@@ -231,6 +231,7 @@ class ObjectFacts:
         end_reason: What the terminal state says.
         tolerant: A lost head is made up for: GCS fault tolerance, or restarts of a JobSet.
         frees_itself: Once ended it lets go of its pods by itself.
+        controller: The object that it belongs to, which would make it again; mostly empty.
         verdict: The verdict written on it.
         record: What the watcher of this object remembers.
     """
@@ -248,6 +249,7 @@ class ObjectFacts:
     end_reason: str = ""
     tolerant: bool = False
     frees_itself: bool = False
+    controller: str = ""
     verdict: Verdict | None = None
     record: Record = field(default_factory=dict)
 

@@ -77,6 +77,7 @@ GUARDS: Final[dict[str, str]] = {
     "foreign-error": "an `error` of another run, or of nobody's, is not ours",
     "foreign-lease": "a lease of another run is not ours",
     "registry-missing": "a deleted registry is an alert; those who write it make it again",
+    "owned": "what belongs to another object would be made again: an alert says to name that one",
     "namespace-terminating": "the namespace goes, and everything with it: nothing to do",
     "memory": "what was met is remembered across the watcher's own restarts",
 }
@@ -306,6 +307,7 @@ class _Step:
             message=f"for {stale:.0f} s not everything was known: {'; '.join(unknown)}",
             over="everything is known again",
         )
+        self._owned()
         restored = self.old.restored or self._restore()
         decision = self._decide(restored=restored)
         state = State(
@@ -326,6 +328,21 @@ class _Step:
             stale_seconds=stale,
             unknown=unknown,
         )
+
+    def _owned(self) -> None:
+        objects = {ref: self.view(ref).object for ref in self.run_.all}
+        owned = [
+            f"{ref} belongs to {obj.controller}"
+            for ref, obj in objects.items()
+            if isinstance(obj, ObjectFacts) and obj.controller
+        ]
+        if owned or not any(isinstance(obj, Unknown) for obj in objects.values()):
+            self.alert(
+                "owned",
+                when=self.on("owned") and bool(owned),
+                message=f"{'; '.join(owned)}, which would make it again: watch that one",
+                over="every object that is watched belongs to nobody else",
+            )
 
     def _decide(self, *, restored: bool) -> Decision:
         verdict = self._written()
@@ -537,9 +554,12 @@ class _Step:
             waiting = [r for r in self._sides() if r != ref and self.members[r].phase in HOLDING]
             if not waiting:
                 continue
+            # First to be created, then to come up: each has the whole patience, so that one
+            # that is applied late is not judged by what it did not do before.
+            subject = f"{ref} {self.members[ref].phase}"
             if not self._known(ref) or not all(map(self._known, waiting)):
-                self.keep(ref, "never-started")
-            elif self.hold("never-started", ref, self.limits.startup_seconds):
+                self.keep(subject, "never-started")
+            elif self.hold("never-started", subject, self.limits.startup_seconds):
                 names = " and ".join(str(r) for r in waiting)
                 self.found(
                     "never-started", ref,

@@ -73,7 +73,8 @@ class WatcherSettings(Settings):
         "Whether the run has an endpoint registry (`error` and leases are read).", default=True
     )
     startup_seconds: PositiveSeconds = setting(
-        "How long one side that is up waits for the other.", default=_DEFAULTS.startup_seconds
+        "How long a side that is up waits for the other to be created, then to come up.",
+        default=_DEFAULTS.startup_seconds,
     )
     replacement_seconds: PositiveSeconds = setting(
         "How long a lost head may take to come back where its loss is made up for.",

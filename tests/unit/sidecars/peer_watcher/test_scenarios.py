@@ -359,6 +359,15 @@ def a_person_deletes_the_registry(run: Run) -> None:
     need(holds=alerts(run, "registry-missing") == [[True, False]] * 2, what="not withdrawn")
 
 
+@scenario("owned")
+def a_side_belongs_to_another_object(run: Run) -> None:
+    run.world.sides[GYM].controller = "gym-job"
+    unharmed(run, 10)
+    need(holds=alerts(run, "owned") == [[True], [True]], what="not one alert each")
+    told = [alert.message for alert in run.watches[0].alerts]
+    need(holds="RayCluster/gym belongs to RayJob/gym-job" in told[0], what="not told which")
+
+
 @scenario("namespace-terminating")
 def the_namespace_goes(run: Run) -> None:
     run.world.namespace = Namespace.TERMINATING
