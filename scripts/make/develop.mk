@@ -14,11 +14,12 @@ lint: .venv/.ready ## ruff, mypy, shellcheck, shfmt, yamllint, hadolint, gofmt
 	@scripts/lint
 
 .PHONY: update
-update:: bundle ## regenerate what is generated without network: goldens
+update:: bundle ## regenerate what is generated without network: goldens, tables of READMEs
+	@$(PY) -m tandem.tables update
 	@$(PY) -m tandem.golden update
 
 .PHONY: verify
-verify:: .venv/.ready ## fail when versions, locks of Python packages or goldens have drifted
+verify:: .venv/.ready ## fail when versions, locks of Python packages, tables or goldens have drifted
 	@$(PY) -m tandem.verify
 
 .PHONY: update-requirements

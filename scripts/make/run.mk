@@ -10,3 +10,4 @@ demo: system .venv/.ready ## bare checkout -> cluster -> platform -> a finished 
 .PHONY: bench
 bench: .venv/.ready ## measure the README's figures on this machine
 	@$(PY) -m tandem.bench
+	@$(PY) -m tandem.bench_sidecars

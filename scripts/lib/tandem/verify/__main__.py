@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem import golden, requirements
+from tandem import golden, requirements, tables
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
@@ -12,7 +12,7 @@ from tandem.versions import all_pinned
 
 _EPILOG = """\
 examples:
-  python -m tandem.verify              versions, locks of Python packages, goldens
+  python -m tandem.verify              versions, locks, tables of READMEs, goldens
   python -m tandem.verify versions     only these: no tools and no network needed
   python -m tandem.verify versions requirements
 
@@ -32,7 +32,16 @@ def _goldens() -> list[Problem]:
     return golden.differences(golden.current(), golden.kept(golden.FOLDER))
 
 
-CHECKS = {"versions": _versions, "requirements": _requirements, "goldens": _goldens}
+def _tables() -> list[Problem]:
+    return tables.differences()
+
+
+CHECKS = {
+    "versions": _versions,
+    "requirements": _requirements,
+    "tables": _tables,
+    "goldens": _goldens,
+}
 
 
 def main() -> int:

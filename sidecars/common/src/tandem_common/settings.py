@@ -164,7 +164,7 @@ class Settings(BaseSettings):
     @classmethod
     def _unknown_variables(cls) -> Iterable[Problem]:
         prefix = str(cls.model_config.get("env_prefix", "")).upper()
-        known = {cls.variable(name) for name in cls.model_fields}
+        known = cls._known_variables()
         if not prefix:
             return
         for name in sorted(os.environ):
@@ -176,6 +176,22 @@ class Settings(BaseSettings):
                 f"{name} is set, but no setting has this name",
                 f"did you mean {near[0]}?" if near else f"one of: {', '.join(sorted(known))}",
             )
+
+    @classmethod
+    def _known_variables(cls) -> set[str]:
+        """Return the variables of this class, and of its kin with the same prefix.
+
+        A command that a person runs in the sidecar's container sees the sidecar's variables.
+        """
+        prefix = cls.model_config.get("env_prefix")
+        kin = [each for each in cls.__mro__ if issubclass(each, Settings) and each is not Settings]
+        kin = [each for each in kin if each.model_config.get("env_prefix") == prefix]
+        known: set[str] = set()
+        while kin:
+            each = kin.pop()
+            kin += each.__subclasses__()
+            known |= {each.variable(name) for name in each.model_fields}
+        return known
 
     @classmethod
     def _problem(cls, name: str, error: Any, given: Mapping[str, Any]) -> Problem:

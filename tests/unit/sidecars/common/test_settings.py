@@ -98,6 +98,18 @@ def test_variables_of_a_service_with_the_programs_name_are_no_typos(
     assert PingSettings.load().target == "peer"
 
 
+def test_variables_of_a_kindred_program_are_no_typos(monkeypatch: pytest.MonkeyPatch) -> None:
+    class More(PingSettings):
+        extra: str = setting("More.", default="")
+
+    monkeypatch.setenv("PING_TARGET", "peer")
+    monkeypatch.setenv("PING_EXTRA", "x")
+    assert PingSettings.load().target == "peer"
+    assert More.load().extra == "x"
+    monkeypatch.setenv("PING_OTHER", "x")
+    assert "PING_OTHER" in wrong()[0]
+
+
 def test_the_value_of_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     class Secretive(PingSettings):
         key: DnsLabel = setting("Key.", secret=True)

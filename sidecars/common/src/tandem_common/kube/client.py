@@ -64,15 +64,16 @@ class ObjectList:
     server_time: float | None = None
 
 
-def wait_seconds(attempt: int, error: Exception | None = None) -> float:
+def wait_seconds(attempt: int, error: Exception | None = None, *, crowded: bool = False) -> float:
     """Return how long to wait after a failed attempt (the first is 1): full jitter.
 
     Many clients that failed together must not come back together, also when all of them
-    were told the same Retry-After. Those that were in each other's way (a conflict, or a
-    server that did not get through within its time) spread further.
+    were told the same Retry-After. Those that were in each other's way (a conflict, a server
+    that did not get through within its time, or any fault where it is `crowded`) spread
+    further.
     """
     first, most = _FIRST_WAIT, _LONGEST_WAIT
-    if isinstance(error, Conflict) or getattr(error, "status", 0) == _TIMEOUT_STATUS:
+    if crowded or isinstance(error, Conflict) or getattr(error, "status", 0) == _TIMEOUT_STATUS:
         first, most = _FIRST_SPREAD, _LONGEST_SPREAD
     longest = min(most, first * 2 ** min(attempt - 1, 10))
     retry_after = getattr(error, "retry_after", None)
@@ -431,7 +432,8 @@ class Client:
                 conflict_again and type(error) is Conflict
             ):
                 return False
-            wait = wait_seconds(attempt, error)
+            # A server whose limit has passed may hang up without a word.
+            wait = wait_seconds(attempt, error, crowded=bool(server_seconds))
             return wait if attempt < self._attempts and wait < until.remaining else False
 
         try:

@@ -1,0 +1,96 @@
+"""Tables of the sidecars' READMEs, printed from the settings that the programs read.
+
+A README says where each goes: between `<!-- environment of ClassName -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tandem.cli import Parser
+from tandem.console import console
+from tandem.errors import ExitCode, Problem, UserError, run_main
+from tandem.paths import ROOT
+from tandem_common.settings import Settings, environment_table
+
+FOLDER = ROOT / "sidecars"
+_TABLE = re.compile(r"(?s)(<!-- environment of (?P<name>\w+) -->\n)(?P<table>.*?)(<!-- end -->)")
+_EPILOG = """\
+examples:
+  python -m tandem.tables verify     fail on any table that is not as its settings
+  python -m tandem.tables update     write them
+
+exit codes: 0 ok, 1 a table differs, 2 usage
+"""
+
+
+def settings_of(readme: Path) -> dict[str, type[Settings]]:
+    """Return the settings classes of the package that a README stands beside, by name."""
+    found: dict[str, type[Settings]] = {}
+    for module in readme.parent.glob("src/*/settings.py"):
+        loaded = importlib.import_module(f"{module.parent.name}.settings")
+        found |= {
+            name: each
+            for name, each in vars(loaded).items()
+            if isinstance(each, type) and issubclass(each, Settings) and each is not Settings
+        }
+    return found
+
+
+def filled(text: str, known: dict[str, type[Settings]]) -> str:
+    """Return a README with its tables as the settings are.
+
+    Raises:
+        KeyError: A table is of a class that the package does not have.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        return f"{match[1]}{environment_table(known[match['name']])}{match[4]}"
+
+    return _TABLE.sub(table, text)
+
+
+def readmes(folder: Path = FOLDER) -> Iterator[tuple[Path, str, str]]:
+    """Yield each README that has tables, its text, and the text that it should have."""
+    for path in sorted(folder.glob("*/README.md")):
+        text = path.read_text(encoding="utf-8")
+        if _TABLE.search(text):
+            yield path, text, filled(text, settings_of(path))
+
+
+def differences() -> list[Problem]:
+    """Return one problem for each README whose tables have drifted."""
+    return [
+        Problem(f"{path.relative_to(ROOT)}: a table is not as its settings are", "make update")
+        for path, is_now, should_be in readmes()
+        if is_now != should_be
+    ]
+
+
+def update() -> int:
+    """Write the tables; return how many files changed."""
+    changed = [(path, wanted) for path, is_now, wanted in readmes() if is_now != wanted]
+    for path, wanted in changed:
+        path.write_text(wanted, encoding="utf-8")
+    return len(changed)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = Parser("tandem.tables", "Tables of the sidecars' READMEs.", _EPILOG)
+    parser.add_argument("command", choices=("verify", "update"))
+    if parser.parse_args().command == "update":
+        console.ok(f"tables: {update()} files changed")
+        return ExitCode.OK
+    problems = differences()
+    if problems:
+        raise UserError(problems, ExitCode.FAILURE)
+    console.ok("tables: as the settings are")
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    run_main(main)
