@@ -445,6 +445,8 @@ class Watch:
         self.fault = ""
         #: Objects of which it alone gets no answer.
         self.faults_of: dict[Ref, str] = {}
+        #: Whether it gets no answer about pods.
+        self.blind_to_pods = False
         self.clock_offset = 0.0
         self.lag: dict[str, int] = {}
         self.history: deque[Snapshot] = deque(maxlen=8)
@@ -478,6 +480,8 @@ class Watch:
             return View(Unknown(fault), NO_HEAD if ref == DRIVER else Unknown(fault))
         if obj is None:
             return View(ABSENT)
+        if self.blind_to_pods and ref != DRIVER:
+            return View(object_facts(obj), Unknown("403"))
         return View(object_facts(obj), NO_HEAD if ref == DRIVER else head_facts(pods))
 
     def observe(self, *, confirmed: bool) -> Observation:

@@ -161,6 +161,12 @@ class Stage:
     def delete_pod(self, name: str) -> None:
         self.client.delete(PODS, name)
 
+    def hold(self, ref: Ref) -> None:
+        """Keep an object from going, as an operator's finalizer would."""
+        self.client.merge_patch(
+            RESOURCES[ref.kind], ref.name, {"metadata": {"finalizers": ["example.test/hold"]}}
+        )
+
     def drop_finalizers(self, ref: Ref) -> None:
         found = self.get(ref)
         assert found is not None

@@ -124,6 +124,8 @@ class Watcher:
     def step(self) -> ExitCode | None:
         """Look and decide once, and act on it; return the exit code when all is over."""
         self.last_step = self._clock()
+        if not self._observer.tried:
+            return None
         seen = self._observer.observe()
         decision = self._take(seen)
         if decision.action is Action.CONFIRM:

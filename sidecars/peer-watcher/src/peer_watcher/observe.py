@@ -135,6 +135,11 @@ class Source:
             wake.set()
 
     @property
+    def tried(self) -> bool:
+        """Whether the API server has said anything yet, or why it does not."""
+        return self._informer.synced or self._informer.error is not None
+
+    @property
     def denied(self) -> bool:
         """Whether the account may not watch this."""
         return isinstance(self._informer.error, Forbidden)
@@ -244,6 +249,15 @@ class Observer:
         """Begin to watch."""
         for source in self._sources:
             source.start(self.wake)
+
+    @property
+    def tried(self) -> bool:
+        """Whether every source has been read once, or has failed to.
+
+        Before that, a side could be taken for up whose head is not known yet; that a head
+        took its place a moment later could not be told.
+        """
+        return all(source.tried for source in self._sources)
 
     def close(self) -> None:
         """Stop to watch."""

@@ -672,15 +672,20 @@ def _restarted(head: HeadReading, mark: HeadMark | None) -> bool:
 
 
 def _loss(head: HeadReading, mark: HeadMark | None) -> str:
-    """Return how the process that held the run's state was lost; empty when it was not."""
-    if mark is None or isinstance(head, (Unknown, NoHead)):
+    """Return how the process that held a side's state was lost; empty when it was not.
+
+    Without a mark the side came up by its operator's word alone, and which pod was its head is
+    not known: then only a head that is no more says that it is lost.
+    """
+    if isinstance(head, (Unknown, NoHead)):
         return ""
     if isinstance(head, Absent):
-        return f"head pod {mark.uid} is gone"
+        return f"head pod {mark.uid if mark else ''} is gone".replace("  ", " ")
     why = f" ({head.reason})" if head.reason else ""
-    restarts = head.restarts - mark.restarts
+    other = mark is not None and head.uid != mark.uid
+    restarts = head.restarts - mark.restarts if mark else 0
     signs = {
-        f"head pod {head.name} took the place of {mark.uid}": head.uid != mark.uid,
+        f"head pod {head.name} took the place of {mark.uid if mark else ''}": other,
         f"head pod {head.name} is being deleted{why}": head.deleting,
         f"head pod {head.name} is {head.phase}{why}": head.phase in ("Failed", "Succeeded"),
         f"head pod {head.name} restarted {restarts} times{why}": restarts > 0,

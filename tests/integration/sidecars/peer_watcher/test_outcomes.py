@@ -11,7 +11,7 @@ import pytest
 from peer_watcher.convert import RECORD_ANNOTATION, VERDICT_ANNOTATION
 from peer_watcher.facts import Members, Outcome, Ref, Verdict
 from peer_watcher.observe import RESOURCES
-from support.fault_proxy import Answer, FaultProxy
+from support.fault_proxy import Answer, FaultProxy, Hang
 from support.stage import DRIVER, GYM, LIMITS, MEMBERS, PEERS_VIEW, RL, Hands, Running, Stage
 from tandem_common.clock import Deadline
 from tandem_common.errors import ExitCode
@@ -307,6 +307,23 @@ def test_ten_minutes_without_an_api_server(stage: Stage, hands: Make, proxy: Fau
     stage.pod(heads[RL], ready=True, restarts=1)
     watcher.until(lambda: not watcher.alive, "torn down")
     assert stage.gone(RL, GYM)
+
+
+def test_nothing_is_concluded_before_everything_was_looked_at(
+    stage: Stage, hands: Make, proxy: FaultProxy
+) -> None:
+    stage.run_up()
+    proxy.inject(Hang(), verb="list", resource="pods")
+    watcher = hands()
+    deadline = Deadline(20)
+    while proxy.count("watch", "rayclusters") < 2:
+        assert not deadline.passed
+        time.sleep(0.05)
+    watcher.step()
+    assert watcher.watcher.state.members == {}
+    proxy.release()
+    watcher.until_up(RL, GYM)
+    watcher.until(lambda: watcher.watcher.state.members[GYM].head is not None, "head known")
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])

@@ -179,6 +179,23 @@ def a_head_is_gone_and_back_before_anyone_looks(run: Run) -> None:
     ended(run, "head-lost", within=2)
 
 
+@scenario("head-lost")
+def a_head_is_lost_that_was_never_seen_but_told_of(run: Run) -> None:
+    # The operator said Ready; the pods could not be read at the time.
+    watch = run.watches[0]
+    run.watches[1].over = True
+    watch.blind_to_pods = True
+    watch.restart()
+    run.world.sides[RL].annotations.clear()
+    run.world.sides[GYM].annotations.clear()
+    run.pass_time(3)
+    member = watch.state.members[GYM]
+    need(holds=member.phase == "up" and member.head is None, what=f"{member}")
+    run.world.lose_head(GYM, how="failed")
+    watch.blind_to_pods = False
+    ended(run, "head-lost", within=2)
+
+
 @scenario("head-restarted")
 def rays_container_restarts_in_place(run: Run) -> None:
     run.world.lose_head(RL, how="restarted")
