@@ -11,3 +11,4 @@ demo: system .venv/.ready ## bare checkout -> cluster -> platform -> a finished 
 bench: .venv/.ready ## measure the README's figures on this machine
 	@$(PY) -m tandem.bench
 	@$(PY) -m tandem.bench_sidecars
+	@$(PY) -m tandem.bench_peer_watcher
