@@ -402,7 +402,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Sighting:
-    fingerprint: str
+    text: str
     #: Reader's clock.
     seen_at: float
     #: Age that it had when it was seen first.
@@ -436,16 +436,14 @@ class Reader:
         if config_map is None or run_of(config_map) != self._run.uid:
             self._sightings.clear()
             return
-        uid = str(config_map["metadata"].get("uid", ""))
         annotations = config_map["metadata"].get("annotations") or {}
         known, self._sightings = self._sightings, {}
         for name, text in annotations.items():
             if not name.startswith(RECORD):
                 continue
             key = name.removeprefix(RECORD)
-            fingerprint = f"{uid}/{text}"
             before = known.get(key)
-            if before is not None and before.fingerprint == fingerprint:
+            if before is not None and before.text == text:
                 self._sightings[key] = before
             else:
                 # What has changed while we looked on is as old as the look; what was there
@@ -453,7 +451,7 @@ class Reader:
                 # we were not in touch is judged by the server's word too.
                 record = decode(text)
                 age = 0.0 if record is None else age_when_listed(record, server_time)
-                self._sightings[key] = _Sighting(fingerprint, now, age)
+                self._sightings[key] = _Sighting(text, now, age)
 
     def snapshot(self, now: float) -> Snapshot:
         """Return what may be believed at this time."""

@@ -91,6 +91,17 @@ def test_a_cut_watch_goes_on_where_it_was_without_a_list(
     assert proxy.count("list") == 1
 
 
+def test_a_cut_watch_tells_nothing_twice(proxy: FaultProxy, client: Client, soon: Deadline) -> None:
+    events = iter(client.watch(CONFIGMAPS, name="a", deadline=soon))
+    connected(events)
+    make(client, "a")
+    assert named(news(events)) == ("ADDED", "a")
+    proxy.cut()
+    client.merge_patch(CONFIGMAPS, "a", {"data": {"k": "v"}})
+    after = [event for event in (news(events), news(events)) if not isinstance(event, Lost)]
+    assert [named(event) for event in after] == [("MODIFIED", "a")]
+
+
 @pytest.mark.parametrize(
     "fault", [Answer(410, reason="Expired"), WatchError(410)], ids=["http", "event"]
 )

@@ -179,8 +179,10 @@ def test_an_error_wakes_every_waiter_with_the_peers_message(
 
 
 def test_the_first_error_is_kept(registry: Make) -> None:
-    assert registry("rl").error("the cause")
+    rl = registry("rl")
+    assert rl.error("the cause")
     assert not registry("gym").error("a consequence")
+    assert rl.error("a second thought"), "the one that counts is this writer's"
     with pytest.raises(PeerError, match="the cause"):
         registry("reader").get("gym_head_server")
 
@@ -474,6 +476,34 @@ def test_a_deletion_between_look_and_replacement_hits_no_new_object(
     other.create()
     assert done.is_set()
     assert other.get("quick") == "was here first"
+
+
+def test_a_value_published_between_look_and_word_is_not_overwritten(
+    registry: Make, proxy: FaultProxy, client: Client
+) -> None:
+    starting = registry("late")
+    starting.create()
+    direct = proxy.direct(client.config.namespace)
+    done = threading.Event()
+
+    def quick(_seen: object) -> bool:
+        if not done.is_set():
+            done.set()
+            thread = threading.Thread(target=publish)
+            thread.start()
+            thread.join(30)
+        return False
+
+    def publish() -> None:
+        with Client(direct) as mine, EndpointRegistry(
+            JOB, run_uid="run-1", writer="quick", client=mine
+        ) as them:  # fmt: skip
+            them.publish("gym_head_server", GYM)
+
+    proxy.inject(Reset(), verb="patch", where=quick)
+    assert not starting.announce("gym_head_server", "starting")
+    assert done.is_set()
+    assert registry("reader").get("gym_head_server") == GYM
 
 
 # --- leases ------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ def test_one_who_comes_later_counts_from_what_the_server_says() -> None:
     assert seen(found, server_time=T0 + 60).snapshot(0.0).value("k") is None
 
 
-def test_an_object_made_anew_is_judged_anew() -> None:
+def test_a_record_copied_into_a_new_object_is_as_old_as_it_was() -> None:
     k = record(lease_seconds=10.0)
     reader = seen(config_map(uid="uid-1", data={"k": "v"}, k=k))
     reader.see(config_map(uid="uid-2", data={"k": "v"}, k=k), 50.0, T0 + 50)
