@@ -30,6 +30,8 @@ def test_lint_is_clean(queues: str) -> None:
         ("queues.leaves[0].quota.gpu=-2", "quota/gpu"),
         ("queues.leaves[0].preemptMinRuntime=soon", "preemptMinRuntime"),
         ("queues.leaves=null", "leaves"),
+        ("sharedRoles.peer-watcher[0].verbs[0]=*", "verbs"),
+        ("sharedRoles.peer-watcher[0].resources[0]=*", "resources"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(value: str, word: str) -> None:

@@ -1,0 +1,109 @@
+"""Single acts at the real API server: what a race can do between a look and a write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from peer_watcher.act import Actor
+from peer_watcher.convert import VERDICT_ANNOTATION
+from peer_watcher.facts import Outcome, Target, Verdict
+from peer_watcher.main import wall_time
+from support.fault_proxy import Answer, FaultProxy
+from support.stage import GYM, RL, Stage
+from tandem_common.clock import Deadline
+from tandem_common.kube import Client
+
+pytestmark = pytest.mark.api_server
+
+
+def actor(client: Client, name: str = "one") -> Actor:
+    return Actor(client, identity=name, now=wall_time)
+
+
+def until(met: Callable[[], bool]) -> None:
+    deadline = Deadline(30)
+    while not met():
+        assert not deadline.passed
+        time.sleep(0.05)
+
+
+def verdict(*targets: Target, rule: str = "deleted") -> Verdict:
+    return Verdict(rule, Outcome.FAILED, "gone", ("seen",), targets)
+
+
+def test_an_incarnation_that_came_between_look_and_deletion_is_spared(
+    stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.raycluster(GYM)
+    old = stage.get(GYM)
+    assert old is not None
+    target = Target(GYM, str(old["metadata"]["uid"]))
+    stage.delete(GYM)
+    until(lambda: stage.gone(GYM))
+    stage.raycluster(GYM)
+    fresh = stage.uid(GYM)
+    hands = actor(client)
+    # What it saw a moment ago is what it believes.
+    monkeypatch.setattr(hands, "_find", lambda _target, _faults: old)
+    faults: list[str] = []
+    assert hands._delete(target, old, faults)
+    assert faults == []
+    progress = hands.advance(verdict(target))
+    assert stage.uid(GYM) == fresh
+    found = stage.get(GYM)
+    assert found is not None
+    assert VERDICT_ANNOTATION not in (found["metadata"].get("annotations") or {})
+    assert progress.left == ()
+
+
+def test_the_first_verdict_stays(stage: Stage, client: Client, proxy: FaultProxy) -> None:
+    stage.raycluster(RL)
+    stage.hold(RL)
+    target = Target(RL, stage.uid(RL))
+    first, second = actor(client, "first"), actor(client, "second")
+    assert first.advance(verdict(target, rule="deleted")).left == (target,)
+    second.advance(verdict(target, rule="registry-error"))
+    found = stage.get(RL)
+    assert found is not None
+    standing = Verdict.from_json(found["metadata"]["annotations"][VERDICT_ANNOTATION])
+    assert standing is not None
+    assert (standing.rule, standing.by) == ("deleted", "first")
+    assert len(stage.events()) == 1
+    # It is on its way; nobody asks twice.
+    assert proxy.count("delete") == 1
+    stage.drop_finalizers(RL)
+
+
+def test_a_verdict_written_between_look_and_write_stays(
+    stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.raycluster(RL)
+    stage.hold(RL)
+    target = Target(RL, stage.uid(RL))
+    before = stage.get(RL)
+    assert before is not None
+    actor(client, "first").advance(verdict(target))
+    second = actor(client, "second")
+    monkeypatch.setattr(second, "_find", lambda _target, _faults: before)
+    second.advance(verdict(target, rule="registry-error"))
+    found = stage.get(RL)
+    assert found is not None
+    standing = Verdict.from_json(found["metadata"]["annotations"][VERDICT_ANNOTATION])
+    assert standing is not None
+    assert standing.by == "first"
+    stage.drop_finalizers(RL)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_fault_during_the_teardown_is_tried_again(
+    stage: Stage, client: Client, proxy: FaultProxy, status: int
+) -> None:
+    stage.raycluster(RL)
+    target = Target(RL, stage.uid(RL))
+    proxy.inject(Answer(status), verb=("create", "patch", "delete"), count=3)
+    hands = actor(client)
+    until(lambda: hands.advance(verdict(target)).done)
+    assert stage.gone(RL)
