@@ -353,10 +353,15 @@ class World:
     def _up(self, ref: Ref) -> bool:
         return ref in self.sides and self.sides[ref].up
 
+    def _holds(self, ref: Ref) -> bool:
+        """Whether a side has what it asked for, also while its head is being replaced."""
+        side = self.sides.get(ref)
+        return bool(side and side.provisioned and not side.suspended and not side.suspending)
+
     def _note_waiting(self) -> None:
         """Note how long one side holds its resources while another object does not come."""
         for ref in (*SIDES, DRIVER) if self.with_driver else SIDES:
-            others = [self.sides[r] for r in SIDES if r != ref and self._up(r)]
+            others = [r for r in SIDES if r != ref and self._holds(r)]
             if ref == DRIVER:
                 missing = self.driver is None
             else:
