@@ -148,6 +148,25 @@ def test_a_server_that_answers_an_error_and_only_then_says_why_is_waited_for(
         server.stop()
 
 
+def test_an_error_is_explained_by_the_log_when_health_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine so busy that the server, which lives on, answers no question in time.
+    server = _server(tmp_path)
+    monkeypatch.setattr(server, "_watch", lambda _: None)
+    server.start([sys.executable, "-uc", f"import time; print({LAST_WORDS!r}); time.sleep(60)"])
+    deadline = time.monotonic() + 30
+    while LAST_WORDS not in server.log():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server.settle()
+    try:
+        with pytest.raises(TrainerError, match=r"its engine is dead \(its log says so\)"):
+            server.check_alive()
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize(
     ("code", "log", "said"),
     [

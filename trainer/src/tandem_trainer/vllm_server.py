@@ -157,6 +157,13 @@ class VllmServer:
             if self._says_dead(api):
                 self._end(process)
 
+    def _logged_dead(self) -> bool:
+        """Whether the log tells of the engine's death: it does before a request fails by it."""
+        if not NAMES_A_DEAD_ENGINE.search(self.log()):
+            return False
+        self._failure = "its engine is dead (its log says so)"
+        return True
+
     def _says_dead(self, api: JsonApi) -> bool:
         status = api.status("/health")
         if status is None or status < SERVER_ERROR:
@@ -183,14 +190,15 @@ class VllmServer:
         """Give a server that has just failed a request the time to say so, or to end.
 
         It may be anywhere between its engine's death and its own end: answering 500, saying
-        at /health that the engine is dead, shutting down, gone.
+        at /health that the engine is dead, shutting down, gone. On a busy machine /health may
+        say nothing for as long as we wait; the log is there all the same.
         """
         if self._process is None:
             return
         api = JsonApi(self.url, timeout=WATCH_SECONDS)
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._process.poll() is None and time.monotonic() < deadline:
-            if self._failure or self._says_dead(api):
+            if self._failure or self._logged_dead() or self._says_dead(api):
                 return
             time.sleep(0.1)
 
