@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.bench import Figure, machine, table
+from tandem.figures import Figure, machine, table
 
 
 def test_each_figure_stands_beside_its_limit_and_nothing_is_hidden() -> None:

@@ -36,7 +36,7 @@ def bare(tmp_path: Path) -> Path:
     library = checkout / "scripts" / "lib" / "tandem"
     (library / "verify").mkdir(parents=True)
     for name in ("cluster.py", "verify/__main__.py"):
-        (library / name).write_text("__main__")
+        (library / name).write_text('if __name__ == "__main__":')
     for name in shell_programs():
         shutil.copy(ROOT / "scripts" / name, checkout / "scripts" / name)
     return checkout

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, run_main
+from tandem.figures import Figure, report
 from tandem.paths import ARTIFACTS, KUBECONFIG, ROOT
 from tandem.process import run, stream, tool_env
 
@@ -39,32 +37,11 @@ _TOOLS_SECONDS = 3600
 _MEMORY_MIB = 1240
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured value; `limit` is what is promised for it on two cores, if anything is."""
-
-    name: str
-    value: float
-    limit: float | None = None
-    unit: str = "s"
-
-    @property
-    def over(self) -> bool:
-        """Whether it is beyond its limit."""
-        return self.limit is not None and self.value > self.limit
-
-
 def _seconds(name: str, work: Callable[[], object], limit: float | None = None) -> Figure:
     with console.phase(name) as phase:
         work()
         seconds = phase.seconds
     return Figure(name, round(seconds, 2), limit)
-
-
-def machine() -> str:
-    """Return processor count, memory and kernel of this machine, in one line."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}"
 
 
 def _status() -> dict[str, Any]:
@@ -137,18 +114,6 @@ def measure(*, with_run: bool) -> list[Figure]:
     return figures
 
 
-def table(where: str, figures: Iterable[Figure]) -> str:
-    """Return the figures as text: where and when, then a line for each with its limit."""
-    lines = [where, f"  {'':<36}{'measured':>10}  {'limit':>10}"]
-    for figure in figures:
-        limit = "" if figure.limit is None else f"{figure.limit:g} {figure.unit}"
-        mark = "  over" if figure.over else ""
-        digits = 1 if figure.unit == "s" else 0
-        value = f"{figure.value:.{digits}f} {figure.unit}"
-        lines.append(f"  {figure.name:<36}{value:>10}  {limit:>10}{mark}".rstrip())
-    return "\n".join(lines)
-
-
 def main() -> int:
     """Measure and print."""
     parser = Parser("tandem.bench", "Measure the README's figures on this machine.", _EPILOG)
@@ -156,11 +121,7 @@ def main() -> int:
     parser.add_argument("--output", choices=("text", "json"), default="text")
     args = parser.parse_args()
     figures = measure(with_run=not args.no_run)
-    where = {"machine": machine(), "date": time.strftime("%Y-%m-%d")}
-    if args.output == "json":
-        print(json.dumps({**where, "figures": [asdict(f) for f in figures]}, indent=2))
-    else:
-        print(table(f"{where['machine']}, {where['date']}", figures))
+    report(figures, args.output)
     return ExitCode.OK
 
 

@@ -5,31 +5,22 @@ Nothing here is asserted: a slow machine is no defect.
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from endpoint_registry import EndpointRegistry
-from tandem.bench import machine
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, run_main
+from tandem.figures import Figure, report
+from tandem.sidecar_process import SidecarProcess, free_port
 from tandem_common import logs
 from tandem_common.kube import Client, ClusterConfig, from_kubeconfig
 from tandem_host.control_plane import ControlPlane
@@ -43,17 +34,9 @@ exit codes: 0 ok, 1 a step failed, 2 usage, 3 a precondition is not met
 """
 _WAKES = 200
 _WRITERS = 80
-_IDLE_SECONDS = 20.0
-_READY_SECONDS = 30.0
-#: As in the image: `rich` is there only for our own scripts, and structlog would load it.
-_AS_IN_THE_IMAGE = """
-import runpy, sys
-sys.modules["rich"] = None
-runpy.run_module("endpoint_registry", run_name="__main__")
-"""
 
 
-def _wakes(config: ClusterConfig) -> dict[str, float]:
+def _wakes(config: ClusterConfig) -> list[Figure]:
     """Measure the time from the start of a publication to the end of a wait for it."""
     seconds = []
     with (
@@ -82,13 +65,14 @@ def _wakes(config: ClusterConfig) -> dict[str, float]:
                 writer.withdraw(f"key-{number % 8}")
                 while reader.snapshot().value(f"key-{number % 8}") is not None:
                     time.sleep(0.005)
-    return {
-        "wake after publish, p50, ms": statistics.median(seconds) * 1000,
-        "wake after publish, p99, ms": statistics.quantiles(seconds, n=100)[98] * 1000,
-    }
+    p99 = statistics.quantiles(seconds, n=100)[98]
+    return [
+        Figure("wake after publish, p50", statistics.median(seconds) * 1000, None, "ms"),
+        Figure("wake after publish, p99", p99 * 1000, 100, "ms"),
+    ]
 
 
-def _writers(config: ClusterConfig) -> dict[str, float]:
+def _writers(config: ClusterConfig) -> list[Figure]:
     """Measure how long writers that all begin at once take."""
     begin = threading.Barrier(_WRITERS)
     seconds: list[float] = []
@@ -108,24 +92,10 @@ def _writers(config: ClusterConfig) -> dict[str, float]:
 
     with ThreadPoolExecutor(_WRITERS) as pool:
         list(pool.map(write, range(_WRITERS)))
-    return {f"{_WRITERS} writers at once, the last, s": max(seconds)}
+    return [Figure(f"{_WRITERS} writers at once, the last", max(seconds))]
 
 
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
-            return bool(answer.status == 200)  # noqa: PLR2004
-    except OSError:
-        return False
-
-
-def _process(kubeconfig: Path) -> dict[str, float]:
+def _process(kubeconfig: Path) -> list[Figure]:
     """Measure one sidecar: start to ready, memory, CPU when idle."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -138,55 +108,37 @@ def _process(kubeconfig: Path) -> dict[str, float]:
 
     with HTTPServer(("127.0.0.1", 0), Handler) as endpoint:
         threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-        port = _free_port()
+        port = free_port()
         settings = {
             "JOB_ID": "sidecar", "RUN_UID": "bench", "NAMESPACE": "default", "WRITER": "bench",
             "KEY": "endpoint", "URLS": f"http://127.0.0.1:{endpoint.server_port}",
             "HTTP_HOST": "127.0.0.1", "HTTP_PORT": str(port),
         }  # fmt: skip
-        begun = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-c", _AS_IN_THE_IMAGE, "sidecar"], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={**os.environ, "KUBECONFIG": str(kubeconfig),
-                 **{f"ENDPOINT_REGISTRY_{key}": value for key, value in settings.items()}},
-        )  # fmt: skip
+        environment = {f"ENDPOINT_REGISTRY_{key}": value for key, value in settings.items()}
+        environment["KUBECONFIG"] = str(kubeconfig)
         try:
-            while not _ready(port):
-                if time.monotonic() - begun > _READY_SECONDS or process.poll() is not None:
-                    raise RuntimeError("the sidecar did not become ready")
-                time.sleep(0.01)
-            ready = time.monotonic() - begun
-            watched = psutil.Process(process.pid)
-            before = watched.cpu_times()
-            time.sleep(_IDLE_SECONDS)
-            after = watched.cpu_times()
-            used = after.user + after.system - before.user - before.system
-            return {
-                "sidecar, start to ready, s": ready,
-                "sidecar, resident, MiB": watched.memory_info().rss / 2**20,
-                "sidecar, CPU when idle, % of a core": 100 * used / _IDLE_SECONDS,
-            }
+            with SidecarProcess(
+                "endpoint_registry", "sidecar", port=port, environment=environment
+            ) as sidecar:
+                return sidecar.figures("registry sidecar")
         finally:
-            process.terminate()
-            process.wait(timeout=30)
             endpoint.shutdown()
 
 
-def measure() -> dict[str, float]:
-    """Measure every figure and return it by name."""
-    figures: dict[str, float] = {}
+def measure() -> list[Figure]:
+    """Measure every figure."""
+    figures: list[Figure] = []
     with (
         tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder,
         ControlPlane(Path(folder)) as plane,
     ):
         config = replace(from_kubeconfig(plane.kubeconfig), namespace="default")
         with console.phase("wakes"):
-            figures |= _wakes(config)
+            figures += _wakes(config)
         with console.phase("writers"):
-            figures |= _writers(config)
+            figures += _writers(config)
         with console.phase("process"):
-            figures |= _process(plane.kubeconfig)
+            figures += _process(plane.kubeconfig)
     return figures
 
 
@@ -198,13 +150,7 @@ def main() -> int:
     # That writers wait for each other is what is measured.
     logs.configure("bench", level="error")
     figures = measure()
-    where = {"machine": machine(), "date": time.strftime("%Y-%m-%d")}
-    if args.output == "json":
-        print(json.dumps({**where, "figures": figures}, indent=2))
-    else:
-        print(f"{where['machine']}, {where['date']}")
-        for name, value in figures.items():
-            print(f"  {name:<40}{value:>10.2f}")
+    report(figures, args.output)
     return ExitCode.OK
 
 
