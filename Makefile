@@ -5,8 +5,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 empty :=
 export PYTHONPATH := $(subst $(empty) ,:,$(addprefix $(CURDIR)/,scripts/lib cluster/host trainer/src \
-  sidecars/common/src sidecars/endpoint-registry/src sidecars/peer-watcher/src \
-  sidecars/gym-server/src))
+  $(sort $(wildcard sidecars/*/src))))
 PY := .venv/bin/python
 
 include $(sort $(wildcard scripts/make/*.mk))

@@ -76,6 +76,11 @@ def test_help_has_examples_and_exit_codes(program: str) -> None:
     assert "exit codes:" in done.stdout
 
 
+def test_a_program_finds_the_packages_of_every_sidecar() -> None:
+    done = call("tables", "verify")
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
     done = call("clutser", "up")
     assert done.returncode == 2
