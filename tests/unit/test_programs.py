@@ -198,3 +198,29 @@ def test_packages_that_cannot_be_installed_leave_no_ready_environment(
     assert "could not be installed" in done.stderr
     assert "df -h" in done.stderr
     assert not (bare / ".venv" / ".ready").exists()
+
+
+def test_a_check_ends_with_the_reasons_of_what_failed_and_runs_the_rest(bare: Path) -> None:
+    fakes = bare / "fakes"
+    fakes.mkdir()
+    fake_program(fakes / "make", '[[ $1 != lint ]] || { echo "a.py:1: too long"; exit 1; }')
+    python = bare / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    fake_program(
+        python,
+        "echo noise; case $* in *tests/integration*)"
+        ' echo "FAILED t.py::test_a - late"; exit 1 ;; *) echo passed ;; esac',
+    )
+    for suite in ("unit", "integration", "e2e"):
+        (bare / "tests" / suite).mkdir(parents=True)
+        (bare / "tests" / suite / "test_it.py").touch()
+
+    done = shell(bare, "check", path=f"{fakes}:{os.environ['PATH']}")
+
+    assert done.returncode == 1
+    table, _, reasons = done.stderr.rpartition("\nall ")
+    assert [line.split()[-2] for line in table.splitlines() if line.startswith("e2e ")] == ["ok"]
+    assert "lint: artifacts/check/lint.log\na.py:1: too long" in reasons
+    assert "integration: artifacts/check/integration.log\nFAILED t.py::test_a - late" in reasons
+    assert "noise" not in reasons
+    assert "noise" in (bare / "artifacts" / "check" / "integration.log").read_text()
