@@ -131,6 +131,9 @@ class Client:
         )
         self._watches: set[Watch] = set()
         self._lock = threading.Lock()
+        self._closed = False
+        #: Requests whose answers are not read to their end.
+        self._under_way = 0
         #: The server's clock and ours when it last answered.
         self._server_clock: tuple[float, float] | None = None
 
@@ -145,12 +148,19 @@ class Client:
         return None if known is None else known[0] + (self._clock() - known[1])
 
     def close(self) -> None:
-        """End all watches and close all connections."""
+        """End all watches and close all connections.
+
+        A request that another thread has under way gets its answer, or its timeout; its
+        connection is closed after it. No other request is sent.
+        """
         with self._lock:
+            self._closed = True
             watches, self._watches = self._watches, set()
+            idle = not self._under_way
         for watch in watches:
             watch.close()
-        self._http.close()
+        if idle:
+            self._http.close()
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -354,11 +364,21 @@ class Client:
     def open_stream(
         self, call: Call, path: str, params: Mapping[str, str], *, read_seconds: float
     ) -> httpx.Response:
-        """Send the request of a watch once and return the open answer; the caller closes it."""
+        """Send the request of a watch once and return the open answer, for `close_stream`."""
         request = self._http.build_request(
             "GET", path, params=dict(params), timeout=self._timeout(None, read_seconds)
         )
-        return self._once(call, request, stream=True)
+        self._enter(call)
+        try:
+            return self._once(call, request, stream=True)
+        except BaseException:
+            self._leave()
+            raise
+
+    def close_stream(self, response: httpx.Response) -> None:
+        """Take an answer of `open_stream` back, once."""
+        response.close()
+        self._leave()
 
     def send_once(
         self, call: Call, path: str, params: Mapping[str, str], deadline: Deadline
@@ -367,7 +387,7 @@ class Client:
         request = self._http.build_request(
             "GET", path, params=dict(params), timeout=self._timeout(deadline, self._read)
         )
-        response = self._once(call, request, stream=False)
+        response = self._ask(call, request)
         return _object(call, response), _date(response.headers.get("Date"))
 
     def _call(
@@ -434,7 +454,8 @@ class Client:
                 return False
             # A server whose limit has passed may hang up without a word.
             wait = wait_seconds(attempt, error, crowded=bool(server_seconds))
-            return wait if attempt < self._attempts and wait < until.remaining else False
+            more = attempt < self._attempts and not self._closed
+            return wait if more and wait < until.remaining else False
 
         try:
             for trial in stamina.retry_context(on=again, attempts=None, timeout=None):
@@ -447,13 +468,40 @@ class Client:
                         method, path, params=query, content=content,
                         headers=headers, timeout=self._timeout(until, self._read),
                     )  # fmt: skip
-                    response = self._once(call, request, stream=False)
+                    response = self._ask(call, request)
                     return _object(call, response), _date(response.headers.get("Date"))
         except (Transient, Conflict) as error:
             if isinstance(error, Transient) or (conflict_again and type(error) is Conflict):
                 raise DeadlineExceeded(call, error, attempt, until.elapsed) from error
             raise
         raise AssertionError("unreachable: the loop returns or raises")
+
+    def _enter(self, call: Call) -> None:
+        """Begin a request.
+
+        The pool is closed when none is under way: it forgets a connection that another thread
+        is still opening, and nobody would close that one.
+        """
+        with self._lock:
+            if self._closed:
+                raise NetworkError(call, "the client has been closed")
+            self._under_way += 1
+
+    def _leave(self) -> None:
+        """End a request; the last one closes the pool of a closed client."""
+        with self._lock:
+            self._under_way -= 1
+            last = self._closed and not self._under_way
+        if last:
+            self._http.close()
+
+    def _ask(self, call: Call, request: httpx.Request) -> httpx.Response:
+        """Send a request and return its whole answer."""
+        self._enter(call)
+        try:
+            return self._once(call, request, stream=False)
+        finally:
+            self._leave()
 
     def _once(self, call: Call, request: httpx.Request, *, stream: bool) -> httpx.Response:
         """Send a request once, or twice when the token has been renewed meanwhile."""
@@ -486,9 +534,6 @@ class Client:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             self._observe(call.verb, 0, self._clock() - started)
             raise NetworkError(call, f"{type(error).__name__}: {error}") from error
-        except RuntimeError as error:
-            # httpx says so when `close` was called; there will be no answer.
-            raise NetworkError(call, str(error)) from error
         self._observe(call.verb, response.status_code, self._clock() - started)
         said = _date(response.headers.get("Date"))
         if said is not None:

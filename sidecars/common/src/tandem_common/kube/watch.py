@@ -185,7 +185,7 @@ class Watch:
         finally:
             with self._lock:
                 self._response = None
-            response.close()
+            self._client.close_stream(response)
 
     def _event(self, line: str) -> WatchEvent | None:
         if not line.strip():
