@@ -38,6 +38,9 @@ def namespace(api_server: ControlPlane) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     kubectl = [str(BIN / "kubectl"), f"--kubeconfig={api_server.kubeconfig}"]
     run([*kubectl, "create", "namespace", name], timeout=30)
+    # The controller manager puts these two into it; a test counts and watches ConfigMaps.
+    for made in ("configmap/kube-root-ca.crt", "serviceaccount/default"):
+        run([*kubectl, "wait", "-n", name, "--for=create", made, "--timeout=30s"], timeout=35)
     yield name
     run([*kubectl, "delete", "namespace", name, "--wait=false"], timeout=30)
 

@@ -33,6 +33,11 @@ def a_client(server: socket.socket) -> Client:
     return Client(ClusterConfig(server=f"http://{host}:{port}", namespace="there"))
 
 
+def answer(connection: socket.socket, body: bytes) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    connection.sendall(head.encode() + b"\r\n\r\n" + body)
+
+
 def begin(client: Client, outcome: list[object]) -> threading.Thread:
     def ask() -> None:
         try:
@@ -69,9 +74,7 @@ def test_a_connection_that_is_being_opened_is_closed_after_its_answer(
         connection, _ = crowded.accept()
         with closing(connection):
             assert connection.recv(65536).startswith(b"GET ")
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-            length = f"Content-Length: {len(ANSWER)}\r\n\r\n".encode()
-            connection.sendall(head + length + ANSWER)
+            answer(connection, ANSWER)
             asking.join(timeout=20)
             assert not asking.is_alive()
             connection.settimeout(20)
@@ -88,3 +91,28 @@ def test_after_close_nothing_is_sent_and_nobody_waits_for_the_deadline(
     client.close()
     with pytest.raises(KubeError, match="closed"):
         client.get(CONFIGMAPS, "it", deadline=Deadline(3600))
+
+
+def test_a_watch_that_nobody_reads_on_is_closed_with_its_client() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        server.settimeout(20)
+        client, events = a_client(server), list[object]()
+
+        def watch() -> Iterator[object]:
+            yield from client.watch(CONFIGMAPS, deadline=Deadline(20))
+
+        iterator = watch()
+        reader = threading.Thread(target=lambda: events.extend([next(iterator), next(iterator)]))
+        reader.start()
+        connection, _ = server.accept()
+        with closing(connection):
+            connection.settimeout(20)
+            assert b"watch" not in connection.recv(65536)
+            answer(connection, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
+            assert b"watch=true" in connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            reader.join(timeout=20)
+            assert not reader.is_alive()
+            client.close()
+            assert connection.recv(1) == b""
+    assert [type(event).__name__ for event in events] == ["Synced", "Contact"]

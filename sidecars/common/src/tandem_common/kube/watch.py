@@ -97,6 +97,8 @@ class Watch:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._response: httpx.Response | None = None
+        #: Whether the iterating thread is in a read that only `_wake` ends.
+        self._reading = False
         self._place = ""
 
     @property
@@ -108,9 +110,18 @@ class Watch:
         """End the iteration, also while it waits for the server."""
         self._stop.set()
         with self._lock:
-            if self._response is not None:
+            if self._response is not None and self._reading:
                 _wake(self._response)
+            else:
+                # Nobody may ever take the next event, and so nobody else would close it.
+                self._give_back()
         self._client.forget(self)
+
+    def _give_back(self) -> None:
+        """Close the answer that is open, if one is; with the lock held."""
+        response, self._response = self._response, None
+        if response is not None:
+            self._client.close_stream(response)
 
     def __iter__(self) -> Iterator[WatchEvent]:
         """Yield events until the deadline or `close`."""
@@ -169,23 +180,31 @@ class Watch:
             self._response = response
         try:
             _keep_alive(response)
-            if self._stop.is_set():
-                return
             yield Contact()
-            for line in response.iter_lines():
+            lines = response.iter_lines()
+            while (line := self._next(lines)) is not None:
                 event = self._event(line)
                 if event is not None:
                     yield event
-                if self._over():
-                    return
         except httpx.HTTPError as error:
             if self._over():
                 return
             raise NetworkError(self._call, f"{type(error).__name__}: {error}") from error
         finally:
             with self._lock:
-                self._response = None
-            self._client.close_stream(response)
+                self._reading = False
+                self._give_back()
+
+    def _next(self, lines: Iterator[str]) -> str | None:
+        """Return the next line, None when there is none or it is over."""
+        with self._lock:
+            if self._over():
+                return None
+            self._reading = True
+        line = next(lines, None)
+        with self._lock:
+            self._reading = False
+        return line
 
     def _event(self, line: str) -> WatchEvent | None:
         if not line.strip():
