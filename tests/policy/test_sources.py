@@ -22,9 +22,7 @@ COMPONENTS = sorted(
 OFFERED = {
     "components/endpoint-registry/rayjob",
     "components/name-references",
-    "components/peer-watcher/rayclusters",
     "components/peer-watcher/rayjob",
-    "components/run-accounts",
 }
 IMAGES = KUSTOMIZE / "components" / "images"
 #: A patch longer than this is a base or a component in disguise.
@@ -58,7 +56,8 @@ def test_one_object_a_file_and_the_file_is_named_by_its_kind(path: Path) -> None
 def test_an_overlay_is_a_base_components_and_at_most_two_patches(path: Path) -> None:
     [overlay] = load_all(path.read_text())
     assert len(overlay.get("patches", [])) <= 2
-    assert set(overlay) <= {"apiVersion", "kind", "resources", "components", "patches"}
+    known = {"apiVersion", "kind", "namespace", "resources", "components", "patches"}
+    assert set(overlay) <= known
     assert any("/base/" in resource for resource in overlay["resources"])
     assert "../../components/crd-schema" in overlay["components"]
 

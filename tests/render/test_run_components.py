@@ -106,7 +106,7 @@ def test_training_code_and_watcher_have_accounts_of_their_own(tmp_path: Path) ->
     }
     assert accounts == {
         "RayCluster/rl head": "run-rl", "RayCluster/rl workers": "run-rl",
-        "RayCluster/gym head": "run-gym", "RayCluster/gym workers": "run-gym",
+        "RayCluster/gym head": "run-gym",
         "Job/driver pod": "run-driver",
         "Job/peer-watcher-rl pod": "peer-watcher-rayclusters",
         "Job/peer-watcher-gym pod": "peer-watcher-rayclusters",

@@ -24,9 +24,11 @@ def test_the_default_variant_is_the_local_one() -> None:
 
 
 @pytest.mark.parametrize("variant", variants())
-def test_a_variants_object_is_in_the_namespace_of_runs(variant: str) -> None:
-    for obj in render_variant(variant):
-        assert obj["metadata"]["namespace"] == "tandem"
+def test_a_variants_objects_are_in_the_namespace_of_runs(variant: str) -> None:
+    objects = render_variant(variant)
+    assert objects
+    for obj in objects:
+        assert obj["metadata"].get("namespace") == "tandem", obj["metadata"]["name"]
 
 
 def test_the_local_variant_needs_nothing_that_is_not_built_here() -> None:
@@ -56,13 +58,30 @@ def test_the_ray_version_is_the_images() -> None:
     assert spec["rayVersion"] == pinned("ray")
 
 
+def ray_modes(obj: dict[str, Any]) -> set[str]:
+    """How the containers of an object that use Ray are told to show who they are."""
+    return {
+        env["value"]
+        for pod in pods_of(obj)
+        for container in pod.containers
+        for env in container.get("env", [])
+        if env["name"] == "RAY_AUTH_MODE"
+    }
+
+
 @pytest.mark.parametrize("variant", variants())
 def test_pods_and_operator_agree_on_rays_authentication(variant: str) -> None:
-    obj = rayjob(variant)
-    options = obj["spec"]["rayClusterSpec"].get("authOptions", {"mode": "disabled"})
-    for pod in pods_of(obj):
-        [env] = [e for e in pod.containers[0]["env"] if e["name"] == "RAY_AUTH_MODE"]
-        assert env["value"] == options["mode"]
+    seen = set()
+    for obj in render_variant(variant):
+        spec = obj.get("spec", {})
+        cluster = spec.get("rayClusterSpec") or (spec if obj["kind"] == "RayCluster" else None)
+        if cluster is None:
+            continue
+        mode = cluster.get("authOptions", {"mode": "disabled"})["mode"]
+        assert ray_modes(obj) == {mode}
+        assert all(ray_modes(each) <= {mode} for each in render_variant(variant))
+        seen.add(mode)
+    assert len(seen) == 1
 
 
 def test_the_local_variant_asks_for_a_token() -> None:

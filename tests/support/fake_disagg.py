@@ -32,19 +32,20 @@ def _pod(role: str) -> Object:
 def objects(run_id: str = "run-7") -> list[Object]:
     """Return the RayClusters `rl` and `gym`, and the Job `driver`."""
     labels = {"tandem.dev/run-id": run_id}
+    sides: dict[str, Object] = {
+        name: {"headGroupSpec": {"rayStartParams": {}, "template": _pod(name)}}
+        for name in ("rl", "gym")
+    }
+    sides["rl"]["workerGroupSpecs"] = [{
+        "groupName": "workers", "replicas": 1, "minReplicas": 1, "maxReplicas": 1,
+        "rayStartParams": {}, "template": _pod("rl"),
+    }]  # fmt: skip
     found: list[Object] = [
         {
             "apiVersion": "ray.io/v1", "kind": "RayCluster",
-            "metadata": {"name": name, "labels": labels},
-            "spec": {
-                "headGroupSpec": {"rayStartParams": {}, "template": _pod(name)},
-                "workerGroupSpecs": [{
-                    "groupName": "workers", "replicas": 1, "minReplicas": 1, "maxReplicas": 1,
-                    "rayStartParams": {}, "template": _pod(name),
-                }],
-            },
+            "metadata": {"name": name, "labels": labels}, "spec": spec,
         }
-        for name in ("rl", "gym")
+        for name, spec in sides.items()
     ]  # fmt: skip
     driver = _pod("driver")
     driver["spec"]["restartPolicy"] = "Never"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, run_main
-from tandem.render import OVERLAYS, require_variant
-from tandem.run.kube import kubectl, require_cluster
-from tandem.run.start import start
+from tandem.render import render_variant, require_variant
+from tandem.run.kube import require_cluster
+from tandem.run.start import remove, start, start_driver
 
-_DELETE_SECONDS = 120
 _EPILOG = """\
 examples:
   python -m tandem.deploy up --variant monolithic-rayjob
+  python -m tandem.deploy up --variant disagg-rayclusters
   python -m tandem.deploy down --variant monolithic-rayjob
 
 exit codes: 0 ok, 1 failure, 2 unknown variant, 3 there is no cluster, it lacks what the variant
@@ -28,15 +28,16 @@ def main() -> int:
     args = parser.parse_args()
     require_variant(args.variant)
     if args.command == "up":
-        started = start(args.variant)
-        name, namespace = started.run.name, started.run.namespace
-        console.ok(f"applied {args.variant}: kubectl get rayjob {name} -n {namespace} --watch")
+        if any(obj["kind"] == "RayJob" for obj in render_variant(args.variant)):
+            run = start(args.variant).run
+            look = f"kubectl get rayjob {run.name} -n {run.namespace} --watch"
+        else:
+            namespace, name = start_driver(args.variant)
+            look = f"kubectl logs --follow job/{name} -n {namespace} --pod-running-timeout=5m"
+        console.ok(f"applied {args.variant}: {look}")
     else:
         require_cluster()
-        kubectl(
-            "delete", "-k", OVERLAYS / args.variant, "--ignore-not-found", "--cascade=foreground",
-            f"--timeout={_DELETE_SECONDS}s", timeout=_DELETE_SECONDS + 10,
-        )  # fmt: skip
+        remove(args.variant)
         console.ok(f"removed {args.variant}")
     return ExitCode.OK
 

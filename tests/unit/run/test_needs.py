@@ -104,6 +104,31 @@ def test_a_namespace_that_the_variant_brings_is_not_asked_for() -> None:
     assert "namespace tandem is missing" not in said([brought, GANG], {})
 
 
+def test_an_account_that_the_variant_brings_is_not_asked_for() -> None:
+    brought = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "rl"}}
+    lacking = said([brought, GANG], {})
+    assert "ServiceAccount rl is missing in namespace tandem" not in lacking
+    assert "PriorityClass rl-head is missing" in lacking
+
+
+def binding(role: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "some", "namespace": "tandem"},
+        "roleRef": {"kind": "Role", "name": role},
+    }  # fmt: skip
+
+
+def test_a_binding_needs_its_role_unless_the_variant_brings_it() -> None:
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "own", "namespace": "tandem"},
+    }  # fmt: skip
+    lacking = said([role, binding("own"), binding("peer-watcher")], {})
+    assert "Role peer-watcher is missing in namespace tandem" in lacking
+    assert not any("Role own" in each for each in lacking)
+
+
 def test_fixes_name_the_environment_the_overlay_and_the_registry() -> None:
     fixes = {problem.what: problem.fix for problem in lacks(needs_of([GANG]), lambda _: None)}
     kai = fixes["scheduler kai-scheduler is missing"]

@@ -6,9 +6,9 @@ import pytest
 
 from tandem.errors import ExitCode, UserError
 from tandem.render import render_variant
-from tandem.run.kube import the_rayjob
+from tandem.run.kube import the_driver, the_rayjob
 from tandem.run.metrics import first_and_last_reward, metrics_of, read_steps
-from tandem.run.start import images_of, missing_images
+from tandem.run.start import has_ended, images_of, missing_images
 
 RAYJOB: dict[str, Any] = {
     "kind": "RayJob",
@@ -71,3 +71,30 @@ def test_the_reward_at_both_ends_is_a_mean_of_five_steps() -> None:
     steps = [{"step": i, "mean_reward": float(i)} for i in range(10)]
     assert first_and_last_reward(steps) == (2.0, 7.0)
     assert first_and_last_reward([]) is None
+
+
+def test_the_driver_is_found_among_other_jobs() -> None:
+    labels = {"tandem.dev/role": "driver"}
+    driver = {"kind": "Job", "metadata": {"name": "driver", "labels": labels}}
+    watcher = {"kind": "Job", "metadata": {"name": "peer-watcher"}}
+    assert the_driver([watcher, driver], "some") is driver
+    for objects in ([watcher], [driver, driver]):
+        with pytest.raises(UserError, match="driver Jobs, exactly one is expected"):
+            the_driver(objects, "some")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ended"),
+    [
+        ([], False),
+        ([{"type": "Complete", "status": "True"}], True),
+        ([{"type": "Failed", "status": "True"}], True),
+        ([{"type": "Failed", "status": "False"}, {"type": "Suspended", "status": "True"}], False),
+    ],
+)
+def test_a_job_has_ended_when_a_condition_says_so(
+    conditions: list[dict[str, str]],
+    ended: bool,  # noqa: FBT001 - a parameter of the table above
+) -> None:
+    assert has_ended({"status": {"conditions": conditions}}) is ended
+    assert not has_ended({})

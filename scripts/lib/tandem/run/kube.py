@@ -142,3 +142,26 @@ def the_rayjob(objects: list[dict[str, Any]], variant: str) -> dict[str, Any]:
             ExitCode.USAGE,
         )
     return found[0]
+
+
+def the_driver(objects: list[dict[str, Any]], variant: str) -> dict[str, Any]:
+    """Return the Job of a rendered variant whose end is the run's.
+
+    Raises:
+        UserError: There is none, or more than one.
+    """
+    found = [
+        obj
+        for obj in objects
+        if obj["kind"] == "Job"
+        and (obj["metadata"].get("labels") or {}).get("tandem.dev/role") == "driver"
+    ]
+    if len(found) != 1:
+        raise UserError(
+            Problem(
+                f"variant {variant} holds {len(found)} driver Jobs, exactly one is expected",
+                "choose a variant with one RayJob or one driver, or apply it with kubectl apply -k",
+            ),
+            ExitCode.USAGE,
+        )
+    return found[0]

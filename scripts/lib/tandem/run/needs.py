@@ -38,15 +38,21 @@ def needs_of(objects: Iterable[Object]) -> list[Need]:
     found: dict[tuple[str, str], Need] = {}
     listed = list(objects)
     brought = {o["metadata"]["name"] for o in listed if o["kind"] == "Namespace"}
+    accounts = {o["metadata"]["name"] for o in listed if o["kind"] == "ServiceAccount"}
+    roles = {o["metadata"]["name"] for o in listed if o["kind"] == "Role"}
     for obj in listed:
         namespace = obj["metadata"].get("namespace", "")
         needs = [_kind(obj)]
         if namespace and namespace not in brought:
             path = f"/api/v1/namespaces/{namespace}"
             needs.append(Need(f"namespace {namespace} is missing", _SYNC, path))
-        needs += _queue(obj["metadata"])
+        needs += [*_queue(obj["metadata"]), *_role(obj, namespace, roles)]
         for pod in pods_of(obj):
-            needs += [*_scheduler(pod), *_queue(pod.metadata), *_references(pod, namespace)]
+            needs += [
+                *_scheduler(pod),
+                *_queue(pod.metadata),
+                *_references(pod, namespace, accounts),
+            ]
         for need in needs:
             found.setdefault((need.what, need.path), need)
     return list(found.values())
@@ -93,10 +99,20 @@ def _queue(metadata: Object) -> list[Need]:
     return [Need(f"queue {queue} is missing", fix, path)]
 
 
-def _references(pod: Pod, namespace: str) -> list[Need]:
+def _role(obj: Object, namespace: str, brought: set[str]) -> list[Need]:
+    """A binding to a Role that is not there gives nobody anything, and nothing says so."""
+    role = (obj.get("roleRef") or {}).get("name")
+    if obj["kind"] != "RoleBinding" or obj["roleRef"]["kind"] != "Role" or role in brought:
+        return []
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles/{role}"
+    return [Need(f"Role {role} is missing in namespace {namespace}", _SYNC, path)]
+
+
+def _references(pod: Pod, namespace: str, brought: set[str]) -> list[Need]:
     inside = f"/api/v1/namespaces/{namespace}"
     needs = []
-    if account := pod.spec.get("serviceAccountName"):
+    account = pod.spec.get("serviceAccountName")
+    if account and account not in brought:
         what = f"ServiceAccount {account} is missing in namespace {namespace}"
         needs.append(Need(what, _SYNC, f"{inside}/serviceaccounts/{account}"))
     if priority := pod.spec.get("priorityClassName"):

@@ -12,7 +12,7 @@ from tandem.errors import ExitCode, Problem, UserError
 from tandem.render import OVERLAYS, render_variant
 from tandem.run.collect import pods_of
 from tandem.run.follow import RunName
-from tandem.run.kube import asker, get, kubectl, require_cluster, the_rayjob
+from tandem.run.kube import asker, get, kubectl, require_cluster, the_driver, the_rayjob
 from tandem.run.needs import lacks, needs_of
 from tandem.run.verdict import state_of, verdict_of, waits_of
 
@@ -105,6 +105,64 @@ def make_room(namespace: str, name: str) -> None:
     )  # fmt: skip
 
 
+def _require_all(objects: list[dict[str, Any]]) -> None:
+    """Refuse objects that this cluster could never run, before any is applied."""
+    require_cluster()
+    problems = [*lacks(needs_of(objects), asker()), *missing_images(objects, node_images())]
+    if problems:
+        raise UserError(problems)
+
+
+def has_ended(job: dict[str, Any]) -> bool:
+    """Return whether a Job is complete or has failed."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in conditions)
+
+
+def start_driver(variant: str) -> tuple[str, str]:
+    """Apply a variant whose driver is a Job, and return the Job's namespace and name.
+
+    What an ended run of these names has left (its Job with the verdict) makes room.
+
+    Raises:
+        UserError: The variant is unknown or has no such Job, the cluster lacks something that
+            it needs, or a run of these names goes on.
+    """
+    objects = render_variant(variant)
+    driver = the_driver(objects, variant)
+    name, namespace = driver["metadata"]["name"], driver["metadata"]["namespace"]
+    _require_all(objects)
+    # The sides of an ended run go a little later than its Job ends.
+    parts = [(obj["kind"], obj["metadata"]["name"]) for obj in objects if obj is not driver]
+    former = get("jobs.batch", namespace, name=name)
+    left = [
+        f"{kind} {part}"
+        for kind, part in parts
+        if kind == "RayCluster" and get("rayclusters.ray.io", namespace, name=part)
+    ]
+    if left or (former and not has_ended(former)):
+        raise UserError(
+            Problem(
+                f"a run of {variant} is still there"
+                f" ({', '.join([*left, *([f'Job {name}'] if former else [])])})",
+                f"wait for its end, or end it: make undeploy VARIANT={variant}",
+            )
+        )
+    if former:
+        console.note(f"removing what the former run has left: Job {name}")
+        remove(variant)
+    kubectl("apply", "-k", OVERLAYS / variant, timeout=60)
+    return namespace, name
+
+
+def remove(variant: str) -> None:
+    """Delete everything of a variant, and wait until it is gone."""
+    kubectl(
+        "delete", "-k", OVERLAYS / variant, "--ignore-not-found", "--cascade=foreground",
+        f"--timeout={_DELETE_TIMEOUT_SECONDS}s", timeout=_DELETE_TIMEOUT_SECONDS + 10,
+    )  # fmt: skip
+
+
 def start(variant: str) -> Started:
     """Apply a variant and return the run.
 
@@ -115,10 +173,7 @@ def start(variant: str) -> Started:
     objects = render_variant(variant)
     rayjob = the_rayjob(objects, variant)
     name, namespace = rayjob["metadata"]["name"], rayjob["metadata"]["namespace"]
-    require_cluster()
-    problems = [*lacks(needs_of(objects), asker()), *missing_images(objects, node_images())]
-    if problems:
-        raise UserError(problems)
+    _require_all(objects)
     make_room(namespace, name)
     started = time.monotonic()
     kubectl("apply", "-k", OVERLAYS / variant, timeout=60)
