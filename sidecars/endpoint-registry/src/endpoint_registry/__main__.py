@@ -57,6 +57,7 @@ _FLAGS = {
     "namespace": "namespace of the run",
     "run_object": "the run's top object, such as RayJob/my-run",
     "run_uid": "its UID, in place of --run-object",
+    "run_started": "its creationTimestamp, beside --run-uid",
     "run_attempt": "number of the attempt",
     "owners": "further owners of the ConfigMap, KIND/NAME, parted by commas",
     "writer": "who writes, such as gym",
@@ -186,7 +187,7 @@ def connect(settings: RegistrySettings, cluster: ClusterConfig, **client: Any) -
         cluster, user_agent="endpoint-registry", attempts=settings.attempts, **client
     )
     namespace = settings.namespace or cluster.namespace
-    uid, started, owners = settings.run_uid, "", []
+    uid, started, owners = settings.run_uid, settings.run_started, []
     limit = min(settings.timeout_seconds, 60.0)
     if settings.run_object:
         run, owner = resolve_run(
@@ -201,7 +202,7 @@ def connect(settings: RegistrySettings, cluster: ClusterConfig, **client: Any) -
     return EndpointRegistry(
         settings.job_id, namespace=namespace, run_uid=uid, run_started=started,
         run_attempt=settings.run_attempt, writer=settings.writer or socket.gethostname(),
-        pod_uid=settings.pod_uid, owners=owners, client=connection,
+        pod_uid=settings.pod_uid, owners=owners, client=connection, attempts=settings.attempts,
     )  # fmt: skip
 
 

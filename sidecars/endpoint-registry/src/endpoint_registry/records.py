@@ -234,25 +234,54 @@ class Standing(StrEnum):
     """What an object that is there is to a run."""
 
     OURS = "ours"
-    #: Made by NeMo RL's client for one of our owners: ours but for the label.
+    #: Made by NeMo RL's client for this run: ours but for the label.
     ADOPTABLE = "adoptable"
-    #: Of another run, or nobody's: to be replaced.
+    #: Of a run that began before ours, or nobody's: to be replaced.
     FOREIGN = "foreign"
-    #: Of a run that began after ours: hands off.
+    #: Of a run that began after ours, or may have: hands off.
     NEWER = "newer"
 
 
-def standing(config_map: Mapping[str, Any], run: Run, owners: Iterable[Owner]) -> Standing:
-    """Return what an object is to a run."""
+def standing(
+    config_map: Mapping[str, Any], run: Run, owners: Iterable[Owner], *, had: bool = False
+) -> Standing:
+    """Return what an object is to a run.
+
+    Args:
+        config_map: The object.
+        run: Our run.
+        owners: Our run's owners.
+        had: This process has held the run's object before: the one that is there now was made
+            after it.
+    """
     theirs = run_of(config_map)
     if theirs == run.uid:
         return Standing.OURS
-    metadata = config_map["metadata"]
-    if not theirs:
-        uids = {reference.get("uid") for reference in metadata.get("ownerReferences") or []}
-        return Standing.ADOPTABLE if uids & {o.uid for o in owners} else Standing.FOREIGN
+    if theirs:
+        return Standing.FOREIGN if began_before(config_map, run) else Standing.NEWER
+    references = config_map["metadata"].get("ownerReferences") or []
+    by_owner = bool({each.get("uid") for each in references} & {owner.uid for owner in owners})
+    if had:
+        # A former run's object would have been replaced by the one that we held. One for other
+        # owners may be the next run's.
+        return Standing.ADOPTABLE if by_owner or not references else Standing.NEWER
+    # An owner tells runs apart, but not the attempts at one run.
+    return Standing.ADOPTABLE if by_owner and not run.attempt else Standing.FOREIGN
+
+
+def began_before(config_map: Mapping[str, Any], run: Run) -> bool:
+    """Whether it is certain that an object's labelled run began before ours.
+
+    Certain is: a former attempt at the same top object; a top object made in an earlier
+    second; an object that was there before our run began.
+    """
+    metadata, theirs = config_map["metadata"], run_of(config_map)
+    uid, _, attempt = theirs.partition(".")
+    if uid == run.uid.partition(".")[0]:
+        return (int(attempt) if attempt.isdecimal() else 0) < run.attempt
     order = str((metadata.get("annotations") or {}).get(STARTED, ""))
-    return Standing.NEWER if run.order and order > run.order else Standing.FOREIGN
+    started = order.partition("/")[0] or str(metadata.get("creationTimestamp") or "")
+    return bool(started) and started < run.started
 
 
 def new_object(job_id: str, run: Run, owners: Iterable[Owner]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -111,6 +110,7 @@ class EndpointRegistry:
         client: Client | None = None,
         clock: Clock = time.monotonic,
         watch_window_seconds: float = 60.0,
+        attempts: int = 100,
     ) -> None:
         """Prepare; nothing is read or written yet.
 
@@ -118,8 +118,8 @@ class EndpointRegistry:
             job_id: The job's id, as NeMo RL's `env.disagg_job_id`.
             namespace: Namespace; by default the one of the client's configuration.
             run_uid: What tells this run from every other: its top object's UID.
-            run_started: That object's creationTimestamp; lets a straggler of a former run
-                know that it is one.
+            run_started: That object's creationTimestamp; without it a former run's ConfigMap
+                is not replaced, since nobody could tell it from a later run's.
             run_attempt: Number of the attempt when one top object is tried several times.
             writer: Who writes, such as `gym`; needed to write.
             pod_uid: Pod of the writer, for people who look into it.
@@ -127,7 +127,11 @@ class EndpointRegistry:
             client: Connection to use; it stays open. By default one of its own.
             clock: Seconds that only grow.
             watch_window_seconds: Longest time of one watch request.
+            attempts: How often a write looks again when others were in its way; at least 1.
         """
+        if attempts < 1:
+            raise ValueError(f"attempts={attempts}: at least 1")
+        self._attempts = attempts
         self._owns_client = client is None
         self._client = client or Client(load_config(), user_agent="endpoint-registry")
         self.namespace = namespace or self._client.config.namespace
@@ -183,7 +187,9 @@ class EndpointRegistry:
         """Make sure that the ConfigMap is this run's; a former run's is replaced.
 
         Raises:
-            Superseded: It belongs to a run that began later.
+            Superseded: It belongs to a run that began later, or may have.
+            DeadlineExceeded: Time or attempts are over; also when an object that is being
+                deleted does not go.
             KubeError: The API server did not let us.
         """
         self._ours(Deadline(timeout, self._clock))
@@ -204,10 +210,12 @@ class EndpointRegistry:
         Raises:
             UserError: Key, value or lease are none.
             Superseded: The run is over: the ConfigMap belongs to a later one.
+            DeadlineExceeded: Time or attempts are over.
             KubeError: The API server did not let us.
         """
         self._check(key, value, lease_seconds)
         deadline = Deadline(timeout, self._clock)
+        # Bounded: `_pause` ends it with the time or the attempts, here and in all such loops.
         for attempt in count(1):
             uid = self._uid or self._ours(deadline)["metadata"]["uid"]
             record = self._record(State.PUBLISHED, lease_seconds, value=value)
@@ -522,38 +530,59 @@ class EndpointRegistry:
                 self._uid = str(ours["metadata"]["uid"])
                 self._was_ours = True
                 return ours
-            if deadline.passed:
-                raise RegistryTimeout(
-                    f"ConfigMap {self.namespace}/{self.name} of another run did not go away"
-                )
+            self._pause(attempt, self._going(found), deadline)
         raise AssertionError("unreachable: the loop returns or raises")
 
     def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> dict[str, Any] | None:
-        """Do the one next step towards an object of this run; the object once it is there."""
+        """Make, adopt or replace it; None while there is one that is being deleted."""
         if found is None:
-            made = self._client.create(
-                CONFIGMAPS, records.new_object(self.job_id, self.run, self._owners),
-                namespace=self.namespace, field_manager=records.MANAGER, deadline=deadline,
-            )  # fmt: skip
-            self.counts["created"] += 1
-            return made
+            return self._make(deadline)
+        what = records.standing(found, self.run, self._owners, had=self._was_ours)
+        if what is Standing.NEWER:
+            raise Superseded(self._hands_off(found))
         metadata = found["metadata"]
-        what = records.standing(found, self.run, self._owners)
-        if what in (Standing.OURS, Standing.ADOPTABLE):
-            return None if "deletionTimestamp" in metadata else self._claim(found, deadline)
-        if what is Standing.NEWER or self._was_ours:
-            theirs = records.run_of(found) or "nobody"
-            raise Superseded(
-                f"ConfigMap {self.namespace}/{self.name} belongs to run {theirs}, which "
-                f"replaced ours, {self.run.uid}"
-            )
-        with suppress(NotFound):
-            self._client.delete(
+        if "deletionTimestamp" in metadata:
+            return None
+        if what is not Standing.FOREIGN:
+            return self._claim(found, deadline)
+        try:
+            left = self._client.delete(
                 CONFIGMAPS, self.name, namespace=self.namespace, uid=str(metadata["uid"]),
                 resource_version=str(metadata["resourceVersion"]), deadline=deadline,
             )  # fmt: skip
+        except NotFound:
+            left = {}
         self.counts["replaced"] += 1
-        return None
+        # The server answers with the object when a finalizer holds it.
+        held = "deletionTimestamp" in (left.get("metadata") or {})
+        return None if held else self._make(deadline)
+
+    def _make(self, deadline: Deadline) -> dict[str, Any]:
+        made = self._client.create(
+            CONFIGMAPS, records.new_object(self.job_id, self.run, self._owners),
+            namespace=self.namespace, field_manager=records.MANAGER, deadline=deadline,
+        )  # fmt: skip
+        self.counts["created"] += 1
+        return made
+
+    def _hands_off(self, found: Mapping[str, Any]) -> str:
+        """Return in words why an object is not replaced."""
+        what = f"ConfigMap {self.namespace}/{self.name}"
+        theirs = records.run_of(found)
+        if not theirs:
+            return f"{what} was made again for owners that are not those of our run {self.run.uid}"
+        known = self.run.started or "nobody knows when"
+        return (
+            f"{what} belongs to run {theirs}; it is replaced only if that run surely began before "
+            f"ours, {self.run.uid}, which began: {known}"
+        )
+
+    def _going(self, found: Mapping[str, Any] | None) -> Conflict:
+        """Return what is in the way when an object is being deleted."""
+        holders = ((found or {}).get("metadata") or {}).get("finalizers") or ()
+        by = f", held by finalizers {', '.join(holders)}" if holders else ""
+        call = Call("create", CONFIGMAPS.plural, "", self.namespace, self.name)
+        return Conflict(call, f"the ConfigMap that is there is being deleted{by}")
 
     def _claim(self, found: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         """Add to an object of this run what it lacks: our label, our owners."""
@@ -575,9 +604,13 @@ class EndpointRegistry:
         """Forget the object that is gone, another, or changed; wait before the next look."""
         self._uid = ""
         self.counts["conflicts"] += 1
+        self._pause(attempt, error, deadline)
+
+    def _pause(self, attempt: int, error: KubeError, deadline: Deadline) -> None:
+        """Wait before the next look, longer each time; end when time or attempts are over."""
         # Small waits: the next look finds out what has happened.
         wait = wait_seconds(attempt)
-        if wait >= deadline.remaining:
+        if attempt >= self._attempts or wait >= deadline.remaining:
             raise DeadlineExceeded(error.call, error, attempt, deadline.elapsed) from error
         time.sleep(wait)
 

@@ -43,6 +43,13 @@ class RegistrySettings(Settings):
         "That UID itself, in place of `RUN_OBJECT`: nothing is looked up, and there is no owner",
         default="", limit="a DNS label of at most 52 characters",
     )  # fmt: skip
+    run_started: Annotated[
+        str, Field(pattern=r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)?$")
+    ] = setting(
+        "That object's creationTimestamp, beside `RUN_UID`: without it a former run's ConfigMap "
+        "is not replaced",
+        default="", limit="a time such as 2026-01-31T12:00:00Z",
+    )  # fmt: skip
     run_attempt: Annotated[int, Field(ge=0, le=999999)] = setting(
         "Number of the attempt, where one top object is tried several times", default=0
     )

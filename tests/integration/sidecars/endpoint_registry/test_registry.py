@@ -34,16 +34,23 @@ from tandem_common.kube import (
 JOB = "job"
 NAME = object_name(JOB)
 GYM = "http://gym:9090"
+STARTED = {"run-1": "2026-01-01T00:00:00Z", "run-2": "2026-01-02T00:00:00Z"}
 Make = Callable[..., EndpointRegistry]
 
 
 @pytest.fixture
 def registry(client: Client) -> Iterator[Make]:
-    """Return a function that makes registries of run `run-1`, all on one connection."""
+    """Return a function that makes registries of run `run-1`, all on one connection.
+
+    Run `run-2` began later than `run-1`.
+    """
     made: list[EndpointRegistry] = []
 
     def make(writer: str = "gym", run: str = "run-1", **more: object) -> EndpointRegistry:
-        how = {"job_id": JOB, "run_uid": run, "writer": writer, "client": client, **more}
+        how = {
+            "job_id": JOB, "run_uid": run, "writer": writer, "client": client,
+            "run_started": STARTED.get(run, ""), **more,
+        }  # fmt: skip
         made.append(EndpointRegistry(**how))  # type: ignore[arg-type]
         return made[-1]
 
@@ -416,9 +423,9 @@ def test_reruns_that_race_with_stragglers_see_only_their_own(
 
 
 def test_a_straggler_never_replaces_a_run_that_began_later(registry: Make) -> None:
-    late = registry("gym", "run-2", run_started="2026-01-02T00:00:00Z")
+    late = registry("gym", "run-2")
     late.publish("gym_head_server", GYM)
-    early = registry("gym", "run-1", run_started="2026-01-01T00:00:00Z")
+    early = registry("gym", "run-1")
     with pytest.raises(Superseded, match="run-2"):
         early.create()
     with pytest.raises(Superseded):
@@ -426,8 +433,50 @@ def test_a_straggler_never_replaces_a_run_that_began_later(registry: Make) -> No
     assert late.get("gym_head_server") == GYM
 
 
+@pytest.mark.parametrize("late_started", [STARTED["run-2"], ""], ids=["known", "unknown"])
+def test_a_straggler_that_was_started_again_and_knows_no_time_replaces_nothing(
+    registry: Make, client: Client, late_started: str
+) -> None:
+    """A sidecar of a former run with RUN_UID alone, in a container that was started again."""
+    late = registry("gym", "run-2", run_started=late_started)
+    late.publish("gym_head_server", GYM)
+    before = client.get(CONFIGMAPS, NAME)
+    straggler = registry("gym", "run-1", run_started="")
+    for deed in (
+        lambda: straggler.announce("gym_head_server", "starting"),
+        lambda: straggler.publish("gym_head_server", "http://former:1"),
+        straggler.create,
+    ):
+        with pytest.raises(Superseded, match="surely began before"):
+            deed()
+    assert client.get(CONFIGMAPS, NAME) == before
+
+
+def test_an_object_that_was_there_before_our_run_began_is_a_former_runs(registry: Make) -> None:
+    """Its run left no time; the API server's word for the object is enough."""
+    registry("gym", "run-0").publish("gym_head_server", "http://former:1")
+    with pytest.raises(Superseded):
+        registry("gym", "run-2").create()
+    late = registry("gym", "run-3", run_started="9999-01-01T00:00:00Z")
+    late.create()
+    assert late.get("gym_head_server") is None
+    assert late.read().of_our_run
+
+
+def test_a_run_takes_its_place_back_from_a_straggler(registry: Make, client: Client) -> None:
+    """After a person's deletion the former run's writer may be the first to come."""
+    early, late = registry("gym", "run-1"), registry("gym", "run-2")
+    early.publish("gym_head_server", "http://former:1")
+    late.publish("gym_head_server", GYM)
+    client.delete(CONFIGMAPS, NAME)
+    early.renew("gym_head_server", "http://former:1")
+    late.renew("gym_head_server", GYM)
+    assert late.get("gym_head_server") == GYM
+    with pytest.raises(Superseded):
+        early.renew("gym_head_server", "http://former:1")
+
+
 def test_a_run_that_had_the_object_never_takes_it_back(registry: Make) -> None:
-    # Without times: what a writer has seen is enough.
     early = registry("gym", "run-1")
     early.publish("gym_head_server", "http://former:1")
     registry("gym", "run-2").publish("gym_head_server", GYM)
@@ -607,6 +656,45 @@ def test_a_configmap_deleted_by_a_person_is_made_again_by_who_renews(
     assert [o["uid"] for o in client.get(CONFIGMAPS, NAME)["metadata"]["ownerReferences"]] == [
         top.uid
     ]
+
+
+@pytest.mark.parametrize("run", ["run-1", "run-0"], ids=["ours", "a former run's"])
+def test_an_object_that_a_finalizer_holds_costs_few_requests_and_is_named(
+    registry: Make, client: Client, proxy: FaultProxy, run: str
+) -> None:
+    left = registry("gym", run, run_started="2025-12-31T00:00:00Z")
+    left.publish("gym_head_server", GYM)
+    hold = {"metadata": {"finalizers": ["example.com/hold"]}}
+    client.merge_patch(CONFIGMAPS, NAME, hold)
+    if run == "run-1":
+        client.delete(CONFIGMAPS, NAME)
+    ours = registry("rl", "run-1")
+    proxy.forget()
+    with pytest.raises(DeadlineExceeded, match=r"being deleted.*example\.com/hold"):
+        ours.create(timeout=2)
+    assert proxy.count("get") < 60, "the pauses grow"
+    assert proxy.count("delete") == (0 if run == "run-1" else 1)
+    with pytest.raises(DeadlineExceeded, match="3 attempts"):
+        registry("rl", "run-1", attempts=3).create(timeout=60)
+    result = in_thread(lambda: ours.create(timeout=60))
+    client.merge_patch(CONFIGMAPS, NAME, {"metadata": {"finalizers": None}})
+    result()
+    assert ours.get("gym_head_server") is None
+
+
+@pytest.mark.parametrize("verb", ["publish", "announce"])
+def test_conflicts_without_end_are_met_with_bounded_attempts(
+    registry: Make, proxy: FaultProxy, verb: str
+) -> None:
+    gym = registry("gym", attempts=4)
+    gym.create()
+    proxy.inject(
+        Answer(404, reason="NotFound"), verb="patch", count=None,
+        where=lambda seen: "merge-patch" in seen.content_type,
+    )  # fmt: skip
+    with pytest.raises(DeadlineExceeded, match="4 attempts"):
+        getattr(gym, verb)("gym_head_server", GYM, timeout=600)
+    assert proxy.count("patch") == 4
 
 
 def test_a_waiter_outlives_a_deletion_of_the_configmap(

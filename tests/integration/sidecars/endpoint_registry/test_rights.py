@@ -43,7 +43,13 @@ def test_every_verb_of_the_registry_works(account: Client) -> None:
     with (
         account,
         EndpointRegistry("run", run_uid="former", writer="gym", client=account) as former,
-        EndpointRegistry("run", run_uid="run-1", writer="gym", client=account) as registry,
+        EndpointRegistry(
+            "run",
+            run_uid="run-1",
+            writer="gym",
+            client=account,
+            run_started="9999-01-01T00:00:00Z",
+        ) as registry,
     ):
         former.publish("gym_head_server", GYM)
         registry.create()

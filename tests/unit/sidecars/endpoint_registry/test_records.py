@@ -125,27 +125,62 @@ def test_an_object_that_we_made_is_ours() -> None:
     [
         (Run("a", "2026-01-01T00:00:00Z"), Run("b", "2026-01-02T00:00:00Z"), Standing.FOREIGN),
         (Run("a", "2026-01-02T00:00:00Z"), Run("b", "2026-01-01T00:00:00Z"), Standing.NEWER),
-        (Run("a", "2026-01-02T00:00:00Z"), Run("b"), Standing.FOREIGN),
-        (Run("a"), Run("b", "2026-01-01T00:00:00Z"), Standing.FOREIGN),
+        (Run("a", "2026-01-02T00:00:00Z"), Run("b"), Standing.NEWER),
+        (Run("a", "2026-01-01T00:00:00Z"), Run("b"), Standing.NEWER),
+        (Run("a"), Run("b"), Standing.NEWER),
+        (Run("a"), Run("b", "2026-01-01T00:00:00Z"), Standing.NEWER),
+        (Run("a", "2026-01-01T00:00:00Z"), Run("b", "2026-01-01T00:00:00Z", 1), Standing.NEWER),
+        (Run("a"), Run("a.1", "", 1), Standing.FOREIGN),
+        (Run("a.1", "", 1), Run("a"), Standing.NEWER),
         (Run("a.2", "2026-01-01T00:00:00Z", 2), Run("a.10", "2026-01-01T00:00:00Z", 10),
          Standing.FOREIGN),
         (Run("a.10", "2026-01-01T00:00:00Z", 10), Run("a.2", "2026-01-01T00:00:00Z", 2),
          Standing.NEWER),
     ],
 )  # fmt: skip
-def test_only_a_run_that_began_later_is_left_alone(
+def test_only_what_surely_began_before_is_replaced(
     theirs: Run, ours: Run, expected: Standing
 ) -> None:
     assert standing(new_object("job", theirs, []), ours, []) is expected
 
 
-def test_an_object_without_a_run_is_ours_by_its_owner_only() -> None:
-    owner = Owner("ray.io/v1", "RayJob", "top", "u-1")
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        ("2026-01-01T00:00:00Z", Standing.NEWER),
+        ("2026-01-01T00:00:01Z", Standing.FOREIGN),
+        ("", Standing.NEWER),
+    ],
+)
+def test_an_object_older_than_our_run_is_a_former_runs(started: str, expected: Standing) -> None:
+    theirs = config_map(run="run-0")
+    theirs["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    assert standing(theirs, Run("run-1", started), []) is expected
+
+
+@pytest.mark.parametrize(
+    ("owner", "attempt", "had", "expected"),
+    [
+        ("", 0, False, Standing.FOREIGN),
+        ("", 0, True, Standing.ADOPTABLE),
+        ("", 1, True, Standing.ADOPTABLE),
+        ("ours", 0, False, Standing.ADOPTABLE),
+        ("ours", 0, True, Standing.ADOPTABLE),
+        # A former attempt has the same owner.
+        ("ours", 1, False, Standing.FOREIGN),
+        ("ours", 1, True, Standing.ADOPTABLE),
+        ("another", 0, False, Standing.FOREIGN),
+        ("another", 0, True, Standing.NEWER),
+    ],
+)
+def test_whose_an_object_without_a_run_is(
+    owner: str, attempt: int, *, had: bool, expected: Standing
+) -> None:
     bare = config_map(run="")
-    assert standing(bare, RUN, [owner]) is Standing.FOREIGN
-    bare["metadata"]["ownerReferences"] = [{"uid": "u-1"}]
-    assert standing(bare, RUN, [owner]) is Standing.ADOPTABLE
-    assert standing(bare, RUN, []) is Standing.FOREIGN
+    if owner:
+        bare["metadata"]["ownerReferences"] = [{"uid": owner}]
+    owners = [Owner("ray.io/v1", "RayJob", "top", "ours")]
+    assert standing(bare, Run("run-1", "", attempt), owners, had=had) is expected
 
 
 # --- whose key it is ---------------------------------------------------------------------
