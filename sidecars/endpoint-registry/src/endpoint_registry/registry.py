@@ -426,12 +426,15 @@ class EndpointRegistry:
     # --- inside ------------------------------------------------------------------------
 
     def _see(self, event: WatchEvent) -> None:
-        if isinstance(event, Contact | Lost):
-            return
         now = self._clock()
         with self._lock:
-            if isinstance(event, Changed):
-                self._reader.see(None if event.kind == "DELETED" else event.object, now)
+            if isinstance(event, Lost):
+                self._reader.lost()
+            elif isinstance(event, Contact):
+                self._reader.contact(now)
+            elif isinstance(event, Changed):
+                found = None if event.kind == "DELETED" else event.object
+                self._reader.see(found, now, self._client.server_time(), listed=False)
             else:
                 found = event.items[0] if event.items else None
                 self._reader.see(found, now, event.server_time)
