@@ -124,7 +124,8 @@ class SidecarSettings(RegistrySettings):
     http_host: str = setting("Address of /healthz, /readyz and /metrics", default="0.0.0.0")  # noqa: S104 - the kubelet probes it
     http_port: Port = setting("Its port", default=8099)
     timeout_seconds: PositiveSeconds = setting(
-        "Longest time until the first answer of the endpoint; then the run has failed",
+        "Longest time until the first answer of the endpoint, and without one after it was "
+        "withdrawn; then the run has failed",
         default=1800.0,
     )
 

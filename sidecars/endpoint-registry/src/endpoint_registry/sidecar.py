@@ -68,13 +68,14 @@ class Standing:
         phase: What stands in the registry.
         failures: Probes that failed in a row; 0 when the last one was answered.
         since_write: Seconds since our last write that succeeded.
-        since_start: Seconds since the program began.
+        silent: Seconds since the last probe that was answered; before the first, since the
+            program began.
     """
 
     phase: Phase
     failures: int
     since_write: float
-    since_start: float
+    silent: float
 
 
 def decide(now: Standing, settings: SidecarSettings) -> Action:
@@ -89,7 +90,9 @@ def decide(now: Standing, settings: SidecarSettings) -> Action:
             return Action.RENEW if due else Action.NOTHING
         case _ if now.failures == 0:
             return Action.PUBLISH
-        case Phase.STARTING if now.since_start >= settings.timeout_seconds:
+        # Also one that was withdrawn: its word that it still waits is a sign of life, by which
+        # nobody else would ever end the run.
+        case _ if now.silent >= settings.timeout_seconds:
             return Action.GIVE_UP
         case _:
             return Action.ANNOUNCE if due else Action.NOTHING
@@ -168,7 +171,7 @@ class Sidecar:
         self._stop = stop
         self._clock = clock
         self._log = logs.get_logger(key=settings.key)
-        self._began = clock()
+        self._answered = clock()
         self._wrote = -float("inf")
         self._turn = clock()
         self._phase = Phase.STARTING
@@ -213,6 +216,8 @@ class Sidecar:
         fault = self._probe()
         self._metrics.probes.labels("failed" if fault else "answered").inc()
         self._failures = self._failures + 1 if fault else 0
+        if not fault:
+            self._answered = self._clock()
         if bool(fault) != bool(self._fault):
             self._log.info("probe", answered=not fault, fault=fault)
         self._fault = fault
@@ -220,7 +225,7 @@ class Sidecar:
     def _decide(self) -> Action:
         now = self._clock()
         standing = Standing(
-            self._phase, self._failures, now - self._wrote, now - self._began
+            self._phase, self._failures, now - self._wrote, now - self._answered
         )  # fmt: skip
         return decide(standing, self._settings)
 
@@ -270,10 +275,13 @@ class Sidecar:
                 raise AssertionError(action)
 
     def _give_up(self) -> int:
-        message = (
-            f"{self._registry.writer}: {self._settings.key} did not answer within "
-            f"{self._settings.timeout_seconds:g} s: {self._fault}"
+        limit = f"{self._settings.timeout_seconds:g} s"
+        what = (
+            f"did not answer within {limit}"
+            if self._phase is Phase.STARTING
+            else f"was withdrawn and has not answered again for {limit}"
         )
+        message = f"{self._registry.writer}: {self._settings.key} {what}: {self._fault}"
         self._log.error("gave_up", reason=message)
         self._registry.error(message, timeout=self._settings.grace_seconds)
         return ExitCode.FAILURE

@@ -323,6 +323,21 @@ def test_an_address_that_never_answers_fails_the_run(
     assert "gym: gym_head_server did not answer within 0.5 s" in error
 
 
+def test_an_address_that_stops_to_answer_for_good_fails_the_run(
+    sidecar: Callable[..., subprocess.Popen[str]], endpoint: Endpoint, registry: EndpointRegistry
+) -> None:
+    endpoint.status = 200
+    process = sidecar(TIMEOUT_SECONDS="3")
+    registry.wait("gym_head_server", timeout=60)
+    endpoint.status = 500
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    error = registry.read().error
+    assert error is not None
+    assert "gym_head_server was withdrawn and has not answered again for 3 s" in error
+    assert "answered 500" in error
+
+
 def test_the_sidecar_outlives_an_outage(
     sidecar: Callable[..., subprocess.Popen[str]], endpoint: Endpoint, registry: EndpointRegistry,
     proxy: FaultProxy,

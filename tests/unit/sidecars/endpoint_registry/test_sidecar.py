@@ -22,26 +22,27 @@ def settings(**more: Any) -> SidecarSettings:
 
 
 @pytest.mark.parametrize(
-    ("phase", "failures", "since_write", "since_start", "action"),
+    ("phase", "failures", "since_write", "silent", "action"),
     [
         (Phase.STARTING, 0, 0, 0, Action.PUBLISH),
         (Phase.STARTING, 1, 10, 0, Action.ANNOUNCE),
         (Phase.STARTING, 1, 9, 0, Action.NOTHING),
         (Phase.STARTING, 1, 10, 100, Action.GIVE_UP),
         (Phase.STARTING, 0, 10, 100, Action.PUBLISH),
-        (Phase.PUBLISHED, 0, 9, 500, Action.NOTHING),
-        (Phase.PUBLISHED, 0, 10, 500, Action.RENEW),
+        (Phase.PUBLISHED, 0, 9, 0, Action.NOTHING),
+        (Phase.PUBLISHED, 0, 10, 0, Action.RENEW),
         (Phase.PUBLISHED, 2, 10, 500, Action.RENEW),
         (Phase.PUBLISHED, 3, 0, 500, Action.WITHDRAW),
-        (Phase.WITHDRAWN, 0, 0, 500, Action.PUBLISH),
-        (Phase.WITHDRAWN, 9, 10, 500, Action.ANNOUNCE),
+        (Phase.WITHDRAWN, 0, 0, 0, Action.PUBLISH),
+        (Phase.WITHDRAWN, 9, 10, 99, Action.ANNOUNCE),
+        (Phase.WITHDRAWN, 9, 0, 100, Action.GIVE_UP),
         (Phase.TAKEN, 0, 99, 500, Action.NOTHING),
     ],
 )
 def test_the_policy(
-    phase: Phase, failures: int, since_write: float, since_start: float, action: Action
+    phase: Phase, failures: int, since_write: float, silent: float, action: Action
 ) -> None:
-    assert decide(Standing(phase, failures, since_write, since_start), settings()) is action
+    assert decide(Standing(phase, failures, since_write, silent), settings()) is action
 
 
 def wrong(kind: type[RegistrySettings], **flags: Any) -> str:
