@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import socket
 import sys
@@ -90,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     publish = verb("publish", "write one key")
     publish.add_argument("key")
     publish.add_argument("values", nargs="+", metavar="VALUE", help="several make a JSON list")
-    publish.add_argument("--lease-seconds", type=float, help="believed so long; none: for ever")
+    publish.add_argument("--lease-seconds", metavar="X", help="believed so long; none: for ever")
     wait = verb("wait", "wait for keys and print their values")
     wait.add_argument("keys", nargs="+", metavar="KEY")
     wait.add_argument("--from", dest="expected_writer", default="", help="who should write them")
@@ -103,21 +104,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def joined(key: str, values: Iterable[str]) -> str:
-    """Return the value of a key for one or several words."""
-    words = list(values)
-    if key in records.LISTS and not (len(words) == 1 and words[0].startswith("[")):
-        return json.dumps(words)
-    return words[0] if len(words) == 1 else json.dumps(words)
+def seconds(text: str) -> float:
+    """Return the number; a text that is none is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def word_problems(args: argparse.Namespace) -> Iterable[Problem]:
-    """Yield what is wrong with the keys and values on the command line."""
+    """Yield what is wrong with the keys, values and the lease on the command line."""
     keys = [*getattr(args, "keys", ()), *([args.key] if hasattr(args, "key") else ())]
     for key in keys:
         yield from records.key_problems(key)
     if args.verb == "publish":
-        yield from records.value_problems(args.key, joined(args.key, args.values))
+        yield from records.value_problems(args.key, records.joined(args.key, args.values))
+        if args.lease_seconds is not None:
+            what = f"--lease-seconds={args.lease_seconds!r}"
+            yield from records.lease_problems(what, seconds(args.lease_seconds))
 
 
 class Line:
@@ -230,8 +234,9 @@ def _print(args: argparse.Namespace, text: str, content: Any) -> None:
 
 
 def _publish(args: argparse.Namespace, registry: EndpointRegistry, timeout: float) -> int:
-    value = joined(args.key, args.values)
-    registry.publish(args.key, value, lease_seconds=args.lease_seconds, timeout=timeout)
+    value = records.joined(args.key, args.values)
+    lease = None if args.lease_seconds is None else seconds(args.lease_seconds)
+    registry.publish(args.key, value, lease_seconds=lease, timeout=timeout)
     _print(args, f"{args.key} {value}", {"key": args.key, "value": value})
     return ExitCode.OK
 

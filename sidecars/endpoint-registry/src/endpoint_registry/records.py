@@ -227,6 +227,20 @@ def value_problems(key: str, value: str) -> Iterator[Problem]:
             )
 
 
+def lease_problems(what: str, lease_seconds: float) -> Iterator[Problem]:
+    """Yield what is wrong with a lease; `what` names it as the user wrote it."""
+    if not 0 < lease_seconds < math.inf:
+        yield Problem(f"{what}: no time", "a number of seconds, more than 0")
+
+
+def joined(key: str, values: Iterable[str]) -> str:
+    """Return the value of a key for one or several words."""
+    words = list(values)
+    if key in LISTS and not (len(words) == 1 and words[0].startswith("[")):
+        return json.dumps(words)
+    return words[0] if len(words) == 1 else json.dumps(words)
+
+
 def run_of(config_map: Mapping[str, Any]) -> str:
     """Return the run that an object belongs to; "" when it does not say."""
     return str((config_map["metadata"].get("labels") or {}).get(RUN_LABEL, ""))

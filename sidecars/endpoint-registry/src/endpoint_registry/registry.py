@@ -443,8 +443,8 @@ class EndpointRegistry:
         problems = list(records.key_problems(key))
         if value is not None:
             problems += records.value_problems(key, value)
-        if lease_seconds is not None and not 0 < lease_seconds < float("inf"):
-            problems.append(Problem(f"lease_seconds={lease_seconds}", "more than 0"))
+        if lease_seconds is not None:
+            problems += records.lease_problems(f"lease_seconds={lease_seconds}", lease_seconds)
         if problems:
             raise UserError(problems, ExitCode.USAGE)
 

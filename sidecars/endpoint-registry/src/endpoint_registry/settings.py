@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from endpoint_registry import records
 from tandem_common.errors import Problem
 from tandem_common.settings import (
     DnsLabel,
@@ -109,7 +110,9 @@ class SidecarSettings(RegistrySettings):
         limit="an http or https address",
     )  # fmt: skip
     probe_seconds: PositiveSeconds = setting("Time between two probes", default=5.0)
-    probe_timeout_seconds: PositiveSeconds = setting("Longest wait for an answer", default=5.0)
+    probe_timeout_seconds: PositiveSeconds = setting(
+        "Longest wait for the answers of one probe, of all addresses together", default=5.0
+    )
     probe_failures: Annotated[int, Field(ge=1)] = setting(
         "So many probes have to fail in a row before the endpoint is withdrawn", default=3
     )
@@ -136,3 +139,25 @@ class SidecarSettings(RegistrySettings):
         urls = values.get("urls")
         if urls is not None and (not urls or not all(urls)):
             yield Problem(f"{cls.variable('urls')} is empty", "http://host:port")
+            urls = None
+        key = values.get("key")
+        if key is not None:
+            yield from records.key_problems(key)
+        if key is not None and urls:
+            yield from records.value_problems(key, records.joined(key, urls))
+        yield from cls._time_problems(values)
+
+    @classmethod
+    def _time_problems(cls, values: Mapping[str, Any]) -> Iterable[Problem]:
+        """A renewal waits for the probe before it, so that must leave time for it."""
+        names = ("probe_seconds", "probe_timeout_seconds", "lease_seconds")
+        if not set(names) <= set(values):
+            return
+        pause, longest, lease = (values[name] for name in names)
+        most = lease * (RENEWALS_A_LEASE - 1) / RENEWALS_A_LEASE
+        if pause + longest > most:
+            shown = [f"{cls.variable(name)}={values[name]:g}" for name in names]
+            yield Problem(
+                f"{shown[0]} and {shown[1]}: a lease of {shown[2]} can end between two renewals",
+                f"together at most two thirds of the lease, here {most:g}",
+            )

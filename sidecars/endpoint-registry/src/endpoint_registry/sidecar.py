@@ -17,11 +17,12 @@ from typing import Any
 import httpx
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
+from endpoint_registry.records import joined
 from endpoint_registry.registry import EndpointRegistry, Superseded
 from endpoint_registry.settings import RENEWALS_A_LEASE, SidecarSettings
 from tandem_common import logs
-from tandem_common.clock import Clock
-from tandem_common.errors import ExitCode, UserError
+from tandem_common.clock import Clock, Deadline
+from tandem_common.errors import ExitCode
 from tandem_common.kube import (
     ClusterConfig,
     Forbidden,
@@ -35,6 +36,7 @@ from tandem_common.metrics import KubeMetrics
 from tandem_common.serve import Health, HealthServer
 
 _BAD_STATUS = 500
+_SHORTEST_WAIT = 0.001
 
 
 class Phase(StrEnum):
@@ -130,15 +132,15 @@ def http_probe(settings: SidecarSettings) -> Callable[[], str]:
     urls = (settings.probe_url,) if settings.probe_url else settings.urls
     # Without an https address the certificates would only take memory.
     secure = any(url.startswith("https") for url in urls)
-    client = httpx.Client(
-        verify=ssl.create_default_context() if secure else False,
-        timeout=settings.probe_timeout_seconds, trust_env=False,
-    )  # fmt: skip
+    client = httpx.Client(verify=ssl.create_default_context() if secure else False, trust_env=False)
 
     def probe() -> str:
+        # One limit for all: the renewal of the lease waits for them.
+        deadline = Deadline(settings.probe_timeout_seconds)
         for url in urls:
             try:
-                status = client.get(url).status_code
+                left = max(deadline.remaining, _SHORTEST_WAIT)
+                status = client.get(url, timeout=left).status_code
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 return f"{url}: {type(error).__name__}: {error}"
             if status >= _BAD_STATUS:
@@ -193,7 +195,7 @@ class Sidecar:
     def live(self) -> Health:
         """Live means: the loop goes round."""
         settings = self._settings
-        turn = settings.probe_timeout_seconds * max(1, len(settings.urls)) + settings.lease_seconds
+        turn = settings.probe_timeout_seconds + settings.lease_seconds
         age = self._clock() - self._turn
         limit = 3 * (turn + settings.probe_seconds)
         return Health((f"the loop stands still for {age:.0f} s",) if age > limit else ())
@@ -301,15 +303,9 @@ class Sidecar:
 
 def run_sidecar(settings: SidecarSettings, cluster: ClusterConfig) -> int:
     """Run the sidecar as a program, until SIGTERM."""
-    from endpoint_registry import records  # noqa: PLC0415
-    from endpoint_registry.__main__ import connect, joined  # noqa: PLC0415 - it imports us
+    from endpoint_registry.__main__ import connect  # noqa: PLC0415 - it imports us
 
     value = joined(settings.key, settings.urls)
-    problems = [
-        *records.key_problems(settings.key), *records.value_problems(settings.key, value)
-    ]  # fmt: skip
-    if problems:
-        raise UserError(problems, ExitCode.USAGE)
     logs.configure("endpoint-registry", level=settings.log_level)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
