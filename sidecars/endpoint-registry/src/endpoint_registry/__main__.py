@@ -27,7 +27,14 @@ from endpoint_registry.settings import RegistrySettings, SidecarSettings
 from tandem_common import logs
 from tandem_common.clock import Deadline
 from tandem_common.errors import ExitCode, Problem, UserError, run_main
-from tandem_common.kube import Client, ClusterConfig, DeadlineExceeded, KubeError, load_config
+from tandem_common.kube import (
+    Client,
+    ClusterConfig,
+    DeadlineExceeded,
+    KubeError,
+    NamespaceTerminating,
+    load_config,
+)
 
 _S = TypeVar("_S", bound=RegistrySettings)
 
@@ -328,6 +335,9 @@ def explained() -> Any:
         raise told(
             error, "end this run, or give it another job id", ExitCode.PRECONDITION
         ) from None
+    except NamespaceTerminating as error:
+        fix = "end this run; nothing can be written in that namespace any more"
+        raise told(error, fix, ExitCode.PRECONDITION) from None
     except KubeError as error:
         fix = "mend what the message says, then again"
         raise told(error, fix, ExitCode.PRECONDITION) from None

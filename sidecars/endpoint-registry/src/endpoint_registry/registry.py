@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -250,10 +251,11 @@ class EndpointRegistry:
             record = make()
             operations = records.renewal(self._uid, key, before, record, value)
             try:
-                self._client.json_patch(
-                    CONFIGMAPS, self.name, operations, namespace=self.namespace,
-                    field_manager=records.MANAGER, deadline=deadline,
-                )  # fmt: skip
+                with self._rights():
+                    self._client.json_patch(
+                        CONFIGMAPS, self.name, operations, namespace=self.namespace,
+                        field_manager=records.MANAGER, deadline=deadline,
+                    )  # fmt: skip
             except (NotFound, Conflict, Invalid):
                 # It is not as we left it. An answer of ours that was lost is harmless,
                 # another writer is not: look.
@@ -463,10 +465,30 @@ class EndpointRegistry:
 
     def _write(self, patch: Mapping[str, Any], deadline: Deadline) -> None:
         """Send the patch of one key."""
-        self._client.merge_patch(
-            CONFIGMAPS, self.name, patch, namespace=self.namespace,
-            field_manager=records.MANAGER, server_seconds=_PATCH_SECONDS, deadline=deadline,
-        )  # fmt: skip
+        with self._rights():
+            self._client.merge_patch(
+                CONFIGMAPS, self.name, patch, namespace=self.namespace,
+                field_manager=records.MANAGER, server_seconds=_PATCH_SECONDS, deadline=deadline,
+            )  # fmt: skip
+
+    @contextmanager
+    def _rights(self) -> Iterator[None]:
+        """Explain a refusal of what was allowed before.
+
+        A namespace that is being deleted loses roles and accounts before the rest, so the
+        Role's text is not what has to be mended.
+        """
+        try:
+            yield
+        except (Forbidden, Unauthorized) as error:
+            if not self._was_ours:
+                raise
+            raise type(error)(
+                error.call,
+                "it was allowed before and is not any more: the namespace is being deleted and "
+                "has lost its rights first, or somebody took them away",
+                status=error.status, reason=error.reason,
+            ) from error  # fmt: skip
 
     def _put_unless_taken(
         self,
@@ -518,13 +540,9 @@ class EndpointRegistry:
         """Return this run's object as it is now; make, adopt or replace it if need be."""
         for attempt in count(1):
             try:
-                found = self._client.get(
-                    CONFIGMAPS, self.name, namespace=self.namespace, deadline=deadline
-                )
-            except NotFound:
-                found = None
-            try:
-                ours = self._take_over(found, deadline)
+                with self._rights():
+                    found = self._look(deadline)
+                    ours = self._take_over(found, deadline)
             except Conflict as error:
                 # Somebody did something at the same time: look again.
                 self._lost(attempt, error, deadline)
@@ -535,6 +553,14 @@ class EndpointRegistry:
                 return ours
             self._pause(attempt, self._going(found), deadline)
         raise AssertionError("unreachable: the loop returns or raises")
+
+    def _look(self, deadline: Deadline) -> dict[str, Any] | None:
+        try:
+            return self._client.get(
+                CONFIGMAPS, self.name, namespace=self.namespace, deadline=deadline
+            )
+        except NotFound:
+            return None
 
     def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> dict[str, Any] | None:
         """Make, adopt or replace it; None while there is one that is being deleted."""

@@ -27,9 +27,11 @@ from tandem_common.kube import (
     Client,
     DeadlineExceeded,
     Forbidden,
+    NamespaceTerminating,
     NotFound,
     OwnedByAnother,
 )
+from tandem_host.control_plane import ControlPlane
 
 JOB = "job"
 NAME = object_name(JOB)
@@ -773,6 +775,35 @@ def test_a_namespace_that_is_not_there_ends_a_write_at_once(
         pytest.raises(NotFound, match="no-such-namespace"),
     ):
         gym.publish("gym_head_server", GYM, timeout=600)
+
+
+@pytest.fixture
+def terminating(api_server: ControlPlane, client: Client, namespace: str) -> str:
+    """The test's namespace, in deletion; it stays as long as a finalizer of the test does."""
+    held = {"metadata": {"name": "held", "finalizers": ["example.com/hold"]}}
+    client.create(CONFIGMAPS, held)
+    api_server.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
+    return namespace
+
+
+@pytest.fixture
+def release(client: Client) -> Iterator[None]:
+    """Let the namespace go at the end."""
+    yield
+    client.merge_patch(CONFIGMAPS, "held", {"metadata": {"finalizers": None}})
+
+
+@pytest.mark.usefixtures("release", "terminating")
+@pytest.mark.parametrize("verb", ["create", "publish", "announce", "error"])
+def test_in_a_namespace_that_is_being_deleted_a_write_ends_at_once_and_says_so(
+    registry: Make, proxy: FaultProxy, verb: str
+) -> None:
+    gym = registry("gym")
+    words = {"create": (), "error": ("no GPU",)}.get(verb, ("gym_head_server", GYM))
+    with pytest.raises(NamespaceTerminating, match="being terminated") as caught:
+        getattr(gym, verb)(*words, timeout=600)
+    assert "Role" not in str(caught.value)
+    assert proxy.count("create") == 2  # one of them is the fixture's
 
 
 def test_an_outage_ends_a_write_with_its_deadline(registry: Make, proxy: FaultProxy) -> None:
