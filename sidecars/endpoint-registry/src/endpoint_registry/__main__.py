@@ -56,7 +56,7 @@ exit codes: 0 ok
             1 failure: the run has failed (a peer's `error`), or get found nothing
             2 usage: flags or settings are wrong; all of them are named
             3 a precondition is not met: not allowed (401, 403), no such object or namespace,
-              the ConfigMap belongs to a newer run
+              the ConfigMap belongs to a run that is newer, or may be
             4 timeout
 """
 
@@ -332,9 +332,11 @@ def explained() -> Any:
     except DeadlineExceeded as error:
         raise told(error, "look at the API server, then again", ExitCode.TIMEOUT) from None
     except Superseded as error:
-        raise told(
-            error, "end this run, or give it another job id", ExitCode.PRECONDITION
-        ) from None
+        fix = (
+            "end this run, or give it another job id; if it is the newer one, name it by "
+            "--run-object or add --run-started"
+        )
+        raise told(error, fix, ExitCode.PRECONDITION) from None
     except NamespaceTerminating as error:
         fix = "end this run; nothing can be written in that namespace any more"
         raise told(error, fix, ExitCode.PRECONDITION) from None

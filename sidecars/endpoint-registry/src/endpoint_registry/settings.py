@@ -87,6 +87,9 @@ class RegistrySettings(Settings):
             yield Problem(f"{what} are both missing", "set the first, such as RayJob/my-run")
         if known and all(named):
             yield Problem(f"{what} are both set", "unset one of them")
+        if values.get("run_started") and values.get("run_object"):
+            what = f"{cls.variable('run_started')} is set beside {cls.variable('run_object')}"
+            yield Problem(what, "unset it: the object itself tells")
         for name in ("run_object", "owners"):
             words = values.get(name) or ()
             for word in (words,) if isinstance(words, str) else words:

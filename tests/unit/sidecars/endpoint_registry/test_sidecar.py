@@ -58,6 +58,14 @@ def test_a_run_is_named_once() -> None:
     assert "RUN_OBJECT and ENDPOINT_REGISTRY_RUN_UID are both missing" in text
     text = wrong(RegistrySettings, job_id="job", run_uid="u", run_object="RayJob/x")
     assert "both set" in text
+    text = wrong(
+        RegistrySettings, job_id="job", run_object="RayJob/x", run_started="2026-01-01T00:00:00Z"
+    )
+    assert "RUN_STARTED is set beside" in text
+    assert "RUN_STARTED" not in wrong(RegistrySettings, run_started="2026-01-01T00:00:00Z")
+    assert "--run-started='yesterday'" in wrong(
+        RegistrySettings, job_id="job", run_uid="u", run_started="yesterday"
+    )
 
 
 @pytest.mark.parametrize(
