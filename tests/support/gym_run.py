@@ -132,6 +132,7 @@ class Run:
             "ENDPOINT_REGISTRY_JOB_ID": self.id,
             "ENDPOINT_REGISTRY_NAMESPACE": self.namespace,
             "ENDPOINT_REGISTRY_RUN_UID": self.uid,
+            "ENDPOINT_REGISTRY_RUN_STARTED": "2026-01-02T00:00:00Z",
             **more,
         }
 
@@ -181,9 +182,10 @@ class Run:
         return f"echo {listed} > {file}.new && mv {file}.new {file};"
 
     def registry(self, writer: str = "test", uid: str = "") -> EndpointRegistry:
+        """Return the registry of this run, or of a former one."""
         return EndpointRegistry(
             self.id, namespace=self.namespace, run_uid=uid or self.uid, writer=writer,
-            client=self._client,
+            run_started=f"2026-01-0{1 if uid else 2}T00:00:00Z", client=self._client,
         )  # fmt: skip
 
     def values(self) -> dict[str, str]:

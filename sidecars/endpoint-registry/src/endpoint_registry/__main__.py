@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import socket
 import sys
@@ -26,7 +27,14 @@ from endpoint_registry.settings import RegistrySettings, SidecarSettings
 from tandem_common import logs
 from tandem_common.clock import Deadline
 from tandem_common.errors import ExitCode, Problem, UserError, run_main
-from tandem_common.kube import Client, ClusterConfig, DeadlineExceeded, KubeError, load_config
+from tandem_common.kube import (
+    Client,
+    ClusterConfig,
+    DeadlineExceeded,
+    KubeError,
+    NamespaceTerminating,
+    load_config,
+)
 
 _S = TypeVar("_S", bound=RegistrySettings)
 
@@ -48,7 +56,7 @@ exit codes: 0 ok
             1 failure: the run has failed (a peer's `error`), or get found nothing
             2 usage: flags or settings are wrong; all of them are named
             3 a precondition is not met: not allowed (401, 403), no such object or namespace,
-              the ConfigMap belongs to a newer run
+              the ConfigMap belongs to a run that is newer, or may be
             4 timeout
 """
 
@@ -57,6 +65,7 @@ _FLAGS = {
     "namespace": "namespace of the run",
     "run_object": "the run's top object, such as RayJob/my-run",
     "run_uid": "its UID, in place of --run-object",
+    "run_started": "its creationTimestamp, beside --run-uid",
     "run_attempt": "number of the attempt",
     "owners": "further owners of the ConfigMap, KIND/NAME, parted by commas",
     "writer": "who writes, such as gym",
@@ -89,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     publish = verb("publish", "write one key")
     publish.add_argument("key")
     publish.add_argument("values", nargs="+", metavar="VALUE", help="several make a JSON list")
-    publish.add_argument("--lease-seconds", type=float, help="believed so long; none: for ever")
+    publish.add_argument("--lease-seconds", metavar="X", help="believed so long; none: for ever")
     wait = verb("wait", "wait for keys and print their values")
     wait.add_argument("keys", nargs="+", metavar="KEY")
     wait.add_argument("--from", dest="expected_writer", default="", help="who should write them")
@@ -102,21 +111,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def joined(key: str, values: Iterable[str]) -> str:
-    """Return the value of a key for one or several words."""
-    words = list(values)
-    if key in records.LISTS and not (len(words) == 1 and words[0].startswith("[")):
-        return json.dumps(words)
-    return words[0] if len(words) == 1 else json.dumps(words)
+def seconds(text: str) -> float:
+    """Return the number; a text that is none is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def word_problems(args: argparse.Namespace) -> Iterable[Problem]:
-    """Yield what is wrong with the keys and values on the command line."""
+    """Yield what is wrong with the keys, values and the lease on the command line."""
     keys = [*getattr(args, "keys", ()), *([args.key] if hasattr(args, "key") else ())]
     for key in keys:
         yield from records.key_problems(key)
     if args.verb == "publish":
-        yield from records.value_problems(args.key, joined(args.key, args.values))
+        yield from records.value_problems(args.key, records.joined(args.key, args.values))
+        if args.lease_seconds is not None:
+            what = f"--lease-seconds={args.lease_seconds!r}"
+            yield from records.lease_problems(what, seconds(args.lease_seconds))
 
 
 class Line:
@@ -186,7 +198,7 @@ def connect(settings: RegistrySettings, cluster: ClusterConfig, **client: Any) -
         cluster, user_agent="endpoint-registry", attempts=settings.attempts, **client
     )
     namespace = settings.namespace or cluster.namespace
-    uid, started, owners = settings.run_uid, "", []
+    uid, started, owners = settings.run_uid, settings.run_started, []
     limit = min(settings.timeout_seconds, 60.0)
     if settings.run_object:
         run, owner = resolve_run(
@@ -201,7 +213,7 @@ def connect(settings: RegistrySettings, cluster: ClusterConfig, **client: Any) -
     return EndpointRegistry(
         settings.job_id, namespace=namespace, run_uid=uid, run_started=started,
         run_attempt=settings.run_attempt, writer=settings.writer or socket.gethostname(),
-        pod_uid=settings.pod_uid, owners=owners, client=connection,
+        pod_uid=settings.pod_uid, owners=owners, client=connection, attempts=settings.attempts,
     )  # fmt: skip
 
 
@@ -229,8 +241,9 @@ def _print(args: argparse.Namespace, text: str, content: Any) -> None:
 
 
 def _publish(args: argparse.Namespace, registry: EndpointRegistry, timeout: float) -> int:
-    value = joined(args.key, args.values)
-    registry.publish(args.key, value, lease_seconds=args.lease_seconds, timeout=timeout)
+    value = records.joined(args.key, args.values)
+    lease = None if args.lease_seconds is None else seconds(args.lease_seconds)
+    registry.publish(args.key, value, lease_seconds=lease, timeout=timeout)
     _print(args, f"{args.key} {value}", {"key": args.key, "value": value})
     return ExitCode.OK
 
@@ -319,9 +332,14 @@ def explained() -> Any:
     except DeadlineExceeded as error:
         raise told(error, "look at the API server, then again", ExitCode.TIMEOUT) from None
     except Superseded as error:
-        raise told(
-            error, "end this run, or give it another job id", ExitCode.PRECONDITION
-        ) from None
+        fix = (
+            "end this run, or give it another job id; if it is the newer one, name it by "
+            "--run-object or add --run-started"
+        )
+        raise told(error, fix, ExitCode.PRECONDITION) from None
+    except NamespaceTerminating as error:
+        fix = "end this run; nothing can be written in that namespace any more"
+        raise told(error, fix, ExitCode.PRECONDITION) from None
     except KubeError as error:
         fix = "mend what the message says, then again"
         raise told(error, fix, ExitCode.PRECONDITION) from None

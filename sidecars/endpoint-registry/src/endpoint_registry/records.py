@@ -55,6 +55,8 @@ _KEY_LENGTH = 63
 VALUE_BYTES = 64 * 1024
 #: The server says whole seconds, to the writer and to the reader.
 _RESOLUTION = 2.0
+#: A watch that was silent for so long tells the present.
+_IDLE_SECONDS = 1.0
 #: All writers are one field manager: the API server takes longer for a write the more
 #: managers an object has (a hundred times longer for eighty that apply).
 MANAGER = "endpoint-registry"
@@ -225,6 +227,20 @@ def value_problems(key: str, value: str) -> Iterator[Problem]:
             )
 
 
+def lease_problems(what: str, lease_seconds: float) -> Iterator[Problem]:
+    """Yield what is wrong with a lease; `what` names it as the user wrote it."""
+    if not 0 < lease_seconds < math.inf:
+        yield Problem(f"{what}: no time", "a number of seconds, more than 0")
+
+
+def joined(key: str, values: Iterable[str]) -> str:
+    """Return the value of a key for one or several words."""
+    words = list(values)
+    if key in LISTS and not (len(words) == 1 and words[0].startswith("[")):
+        return json.dumps(words)
+    return words[0] if len(words) == 1 else json.dumps(words)
+
+
 def run_of(config_map: Mapping[str, Any]) -> str:
     """Return the run that an object belongs to; "" when it does not say."""
     return str((config_map["metadata"].get("labels") or {}).get(RUN_LABEL, ""))
@@ -234,25 +250,54 @@ class Standing(StrEnum):
     """What an object that is there is to a run."""
 
     OURS = "ours"
-    #: Made by NeMo RL's client for one of our owners: ours but for the label.
+    #: Made by NeMo RL's client for this run: ours but for the label.
     ADOPTABLE = "adoptable"
-    #: Of another run, or nobody's: to be replaced.
+    #: Of a run that began before ours, or nobody's: to be replaced.
     FOREIGN = "foreign"
-    #: Of a run that began after ours: hands off.
+    #: Of a run that began after ours, or may have: hands off.
     NEWER = "newer"
 
 
-def standing(config_map: Mapping[str, Any], run: Run, owners: Iterable[Owner]) -> Standing:
-    """Return what an object is to a run."""
+def standing(
+    config_map: Mapping[str, Any], run: Run, owners: Iterable[Owner], *, had: bool = False
+) -> Standing:
+    """Return what an object is to a run.
+
+    Args:
+        config_map: The object.
+        run: Our run.
+        owners: Our run's owners.
+        had: This process has held the run's object before: the one that is there now was made
+            after it.
+    """
     theirs = run_of(config_map)
     if theirs == run.uid:
         return Standing.OURS
-    metadata = config_map["metadata"]
-    if not theirs:
-        uids = {reference.get("uid") for reference in metadata.get("ownerReferences") or []}
-        return Standing.ADOPTABLE if uids & {o.uid for o in owners} else Standing.FOREIGN
+    if theirs:
+        return Standing.FOREIGN if began_before(config_map, run) else Standing.NEWER
+    references = config_map["metadata"].get("ownerReferences") or []
+    by_owner = bool({each.get("uid") for each in references} & {owner.uid for owner in owners})
+    if had:
+        # A former run's object would have been replaced by the one that we held. One for other
+        # owners may be the next run's.
+        return Standing.ADOPTABLE if by_owner or not references else Standing.NEWER
+    # An owner tells runs apart, but not the attempts at one run.
+    return Standing.ADOPTABLE if by_owner and not run.attempt else Standing.FOREIGN
+
+
+def began_before(config_map: Mapping[str, Any], run: Run) -> bool:
+    """Whether it is certain that an object's labelled run began before ours.
+
+    Certain is: a former attempt at the same top object; a top object made in an earlier
+    second; an object that was there before our run began.
+    """
+    metadata, theirs = config_map["metadata"], run_of(config_map)
+    uid, _, attempt = theirs.partition(".")
+    if uid == run.uid.partition(".")[0]:
+        return (int(attempt) if attempt.isdecimal() else 0) < run.attempt
     order = str((metadata.get("annotations") or {}).get(STARTED, ""))
-    return Standing.NEWER if run.order and order > run.order else Standing.FOREIGN
+    started = order.partition("/")[0] or str(metadata.get("creationTimestamp") or "")
+    return bool(started) and started < run.started
 
 
 def new_object(job_id: str, run: Run, owners: Iterable[Owner]) -> dict[str, Any]:
@@ -420,19 +465,49 @@ class Reader:
         self._run = run
         self._object: Mapping[str, Any] | None = None
         self._sightings: dict[str, _Sighting] = {}
+        #: When the last version came about, as far as we know, by the reader's clock.
+        self._latest = -math.inf
+        #: When the watch said anything, by the reader's clock.
+        self._heard = -math.inf
+        #: Contact was lost, and what was missed has not all been told yet.
+        self._missed = False
+        #: A watch was opened, and may be telling what happened before.
+        self._opened = False
+
+    def lost(self) -> None:
+        """Take note that contact is lost: the changes told next may be old."""
+        self._missed = True
+
+    def contact(self, now: float) -> None:
+        """Take note that a watch was opened, or that it says that nothing has changed."""
+        self._opened = True
+        self._heard = now
 
     def see(
-        self, config_map: Mapping[str, Any] | None, now: float, server_time: float | None = None
+        self,
+        config_map: Mapping[str, Any] | None,
+        now: float,
+        server_time: float | None = None,
+        *,
+        listed: bool = True,
     ) -> None:
         """Take a version of the object.
 
         Args:
             config_map: The object; None when there is none.
             now: The reader's monotonic clock.
-            server_time: The API server's clock when it told. None for a change that a watch
-                tells of: that one is new by itself, and its age is 0.
+            server_time: The API server's clock now; None when nobody knows.
+            listed: It is how things stand now. A change that a watch tells of may be old: one
+                that goes on after a cut tells what it missed.
         """
         self._object = config_map
+        # What comes next is no older than what came before it.
+        oldest = now - self._latest
+        replay = self._replays(now)
+        self._heard = now
+        if listed:
+            self._latest = now
+            self._missed = self._opened = False
         if config_map is None or run_of(config_map) != self._run.uid:
             self._sightings.clear()
             return
@@ -446,12 +521,24 @@ class Reader:
             if before is not None and before.text == text:
                 self._sightings[key] = before
             else:
-                # What has changed while we looked on is as old as the look; what was there
-                # when we came has the server's word for its age. A record that changed while
-                # we were not in touch is judged by the server's word too.
+                # A change that is told when it happens is new. Else the server's word counts;
+                # but a change is no older than the one before it.
                 record = decode(text)
                 age = 0.0 if record is None else age_when_listed(record, server_time)
+                if not listed:
+                    if record is not None and record.at and age <= 0:
+                        # It tells the present again.
+                        self._missed = self._opened = False
+                    age = min(age, oldest) if replay else 0.0
                 self._sightings[key] = _Sighting(text, now, age)
+                if record is not None and record.at:
+                    self._latest = max(self._latest, now - age)
+
+    def _replays(self, now: float) -> bool:
+        """Whether the watch may be telling the past: it does so in one go, once it is open."""
+        if now - self._heard >= _IDLE_SECONDS:
+            self._opened = False
+        return self._missed or self._opened
 
     def snapshot(self, now: float) -> Snapshot:
         """Return what may be believed at this time."""

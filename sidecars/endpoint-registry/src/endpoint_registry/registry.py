@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -111,6 +111,7 @@ class EndpointRegistry:
         client: Client | None = None,
         clock: Clock = time.monotonic,
         watch_window_seconds: float = 60.0,
+        attempts: int = 100,
     ) -> None:
         """Prepare; nothing is read or written yet.
 
@@ -118,8 +119,8 @@ class EndpointRegistry:
             job_id: The job's id, as NeMo RL's `env.disagg_job_id`.
             namespace: Namespace; by default the one of the client's configuration.
             run_uid: What tells this run from every other: its top object's UID.
-            run_started: That object's creationTimestamp; lets a straggler of a former run
-                know that it is one.
+            run_started: That object's creationTimestamp; without it a former run's ConfigMap
+                is not replaced, since nobody could tell it from a later run's.
             run_attempt: Number of the attempt when one top object is tried several times.
             writer: Who writes, such as `gym`; needed to write.
             pod_uid: Pod of the writer, for people who look into it.
@@ -127,7 +128,11 @@ class EndpointRegistry:
             client: Connection to use; it stays open. By default one of its own.
             clock: Seconds that only grow.
             watch_window_seconds: Longest time of one watch request.
+            attempts: How often a write looks again when others were in its way; at least 1.
         """
+        if attempts < 1:
+            raise ValueError(f"attempts={attempts}: at least 1")
+        self._attempts = attempts
         self._owns_client = client is None
         self._client = client or Client(load_config(), user_agent="endpoint-registry")
         self.namespace = namespace or self._client.config.namespace
@@ -183,7 +188,9 @@ class EndpointRegistry:
         """Make sure that the ConfigMap is this run's; a former run's is replaced.
 
         Raises:
-            Superseded: It belongs to a run that began later.
+            Superseded: It belongs to a run that began later, or may have.
+            DeadlineExceeded: Time or attempts are over; also when an object that is being
+                deleted does not go.
             KubeError: The API server did not let us.
         """
         self._ours(Deadline(timeout, self._clock))
@@ -204,10 +211,12 @@ class EndpointRegistry:
         Raises:
             UserError: Key, value or lease are none.
             Superseded: The run is over: the ConfigMap belongs to a later one.
+            DeadlineExceeded: Time or attempts are over.
             KubeError: The API server did not let us.
         """
         self._check(key, value, lease_seconds)
         deadline = Deadline(timeout, self._clock)
+        # Bounded: `_pause` ends it with the time or the attempts, here and in all such loops.
         for attempt in count(1):
             uid = self._uid or self._ours(deadline)["metadata"]["uid"]
             record = self._record(State.PUBLISHED, lease_seconds, value=value)
@@ -242,10 +251,11 @@ class EndpointRegistry:
             record = make()
             operations = records.renewal(self._uid, key, before, record, value)
             try:
-                self._client.json_patch(
-                    CONFIGMAPS, self.name, operations, namespace=self.namespace,
-                    field_manager=records.MANAGER, deadline=deadline,
-                )  # fmt: skip
+                with self._rights():
+                    self._client.json_patch(
+                        CONFIGMAPS, self.name, operations, namespace=self.namespace,
+                        field_manager=records.MANAGER, deadline=deadline,
+                    )  # fmt: skip
             except (NotFound, Conflict, Invalid):
                 # It is not as we left it. An answer of ours that was lost is harmless,
                 # another writer is not: look.
@@ -418,12 +428,15 @@ class EndpointRegistry:
     # --- inside ------------------------------------------------------------------------
 
     def _see(self, event: WatchEvent) -> None:
-        if isinstance(event, Contact | Lost):
-            return
         now = self._clock()
         with self._lock:
-            if isinstance(event, Changed):
-                self._reader.see(None if event.kind == "DELETED" else event.object, now)
+            if isinstance(event, Lost):
+                self._reader.lost()
+            elif isinstance(event, Contact):
+                self._reader.contact(now)
+            elif isinstance(event, Changed):
+                found = None if event.kind == "DELETED" else event.object
+                self._reader.see(found, now, self._client.server_time(), listed=False)
             else:
                 found = event.items[0] if event.items else None
                 self._reader.see(found, now, event.server_time)
@@ -432,8 +445,8 @@ class EndpointRegistry:
         problems = list(records.key_problems(key))
         if value is not None:
             problems += records.value_problems(key, value)
-        if lease_seconds is not None and not 0 < lease_seconds < float("inf"):
-            problems.append(Problem(f"lease_seconds={lease_seconds}", "more than 0"))
+        if lease_seconds is not None:
+            problems += records.lease_problems(f"lease_seconds={lease_seconds}", lease_seconds)
         if problems:
             raise UserError(problems, ExitCode.USAGE)
 
@@ -452,10 +465,30 @@ class EndpointRegistry:
 
     def _write(self, patch: Mapping[str, Any], deadline: Deadline) -> None:
         """Send the patch of one key."""
-        self._client.merge_patch(
-            CONFIGMAPS, self.name, patch, namespace=self.namespace,
-            field_manager=records.MANAGER, server_seconds=_PATCH_SECONDS, deadline=deadline,
-        )  # fmt: skip
+        with self._rights():
+            self._client.merge_patch(
+                CONFIGMAPS, self.name, patch, namespace=self.namespace,
+                field_manager=records.MANAGER, server_seconds=_PATCH_SECONDS, deadline=deadline,
+            )  # fmt: skip
+
+    @contextmanager
+    def _rights(self) -> Iterator[None]:
+        """Explain a refusal of what was allowed before.
+
+        A namespace that is being deleted loses roles and accounts before the rest, so the
+        Role's text is not what has to be mended.
+        """
+        try:
+            yield
+        except (Forbidden, Unauthorized) as error:
+            if not self._was_ours:
+                raise
+            raise type(error)(
+                error.call,
+                "it was allowed before and is not any more: the namespace is being deleted and "
+                "has lost its rights first, or somebody took them away",
+                status=error.status, reason=error.reason,
+            ) from error  # fmt: skip
 
     def _put_unless_taken(
         self,
@@ -507,13 +540,9 @@ class EndpointRegistry:
         """Return this run's object as it is now; make, adopt or replace it if need be."""
         for attempt in count(1):
             try:
-                found = self._client.get(
-                    CONFIGMAPS, self.name, namespace=self.namespace, deadline=deadline
-                )
-            except NotFound:
-                found = None
-            try:
-                ours = self._take_over(found, deadline)
+                with self._rights():
+                    found = self._look(deadline)
+                    ours = self._take_over(found, deadline)
             except Conflict as error:
                 # Somebody did something at the same time: look again.
                 self._lost(attempt, error, deadline)
@@ -522,38 +551,67 @@ class EndpointRegistry:
                 self._uid = str(ours["metadata"]["uid"])
                 self._was_ours = True
                 return ours
-            if deadline.passed:
-                raise RegistryTimeout(
-                    f"ConfigMap {self.namespace}/{self.name} of another run did not go away"
-                )
+            self._pause(attempt, self._going(found), deadline)
         raise AssertionError("unreachable: the loop returns or raises")
 
-    def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> dict[str, Any] | None:
-        """Do the one next step towards an object of this run; the object once it is there."""
-        if found is None:
-            made = self._client.create(
-                CONFIGMAPS, records.new_object(self.job_id, self.run, self._owners),
-                namespace=self.namespace, field_manager=records.MANAGER, deadline=deadline,
-            )  # fmt: skip
-            self.counts["created"] += 1
-            return made
-        metadata = found["metadata"]
-        what = records.standing(found, self.run, self._owners)
-        if what in (Standing.OURS, Standing.ADOPTABLE):
-            return None if "deletionTimestamp" in metadata else self._claim(found, deadline)
-        if what is Standing.NEWER or self._was_ours:
-            theirs = records.run_of(found) or "nobody"
-            raise Superseded(
-                f"ConfigMap {self.namespace}/{self.name} belongs to run {theirs}, which "
-                f"replaced ours, {self.run.uid}"
+    def _look(self, deadline: Deadline) -> dict[str, Any] | None:
+        try:
+            return self._client.get(
+                CONFIGMAPS, self.name, namespace=self.namespace, deadline=deadline
             )
-        with suppress(NotFound):
-            self._client.delete(
+        except NotFound:
+            return None
+
+    def _take_over(self, found: dict[str, Any] | None, deadline: Deadline) -> dict[str, Any] | None:
+        """Make, adopt or replace it; None while there is one that is being deleted."""
+        if found is None:
+            return self._make(deadline)
+        what = records.standing(found, self.run, self._owners, had=self._was_ours)
+        if what is Standing.NEWER:
+            raise Superseded(self._hands_off(found))
+        metadata = found["metadata"]
+        if "deletionTimestamp" in metadata:
+            return None
+        if what is not Standing.FOREIGN:
+            return self._claim(found, deadline)
+        try:
+            left = self._client.delete(
                 CONFIGMAPS, self.name, namespace=self.namespace, uid=str(metadata["uid"]),
                 resource_version=str(metadata["resourceVersion"]), deadline=deadline,
             )  # fmt: skip
+        except NotFound:
+            left = {}
         self.counts["replaced"] += 1
-        return None
+        # The server answers with the object when a finalizer holds it.
+        held = "deletionTimestamp" in (left.get("metadata") or {})
+        return None if held else self._make(deadline)
+
+    def _make(self, deadline: Deadline) -> dict[str, Any]:
+        made = self._client.create(
+            CONFIGMAPS, records.new_object(self.job_id, self.run, self._owners),
+            namespace=self.namespace, field_manager=records.MANAGER, deadline=deadline,
+        )  # fmt: skip
+        self.counts["created"] += 1
+        return made
+
+    def _hands_off(self, found: Mapping[str, Any]) -> str:
+        """Return in words why an object is not replaced."""
+        what = f"ConfigMap {self.namespace}/{self.name}"
+        theirs = records.run_of(found)
+        if not theirs:
+            return f"{what} was made again for owners that are not those of our run {self.run.uid}"
+        known = self.run.started or "nobody knows when"
+        return (
+            f"{what} belongs to run {theirs}; it is replaced only if that run surely began before "
+            f"ours, {self.run.uid}, which began: {known}"
+        )
+
+    def _going(self, found: Mapping[str, Any] | None) -> Conflict:
+        """Return what is in the way when an object is being deleted."""
+        holders = ((found or {}).get("metadata") or {}).get("finalizers") or ()
+        by = f", held by finalizers {', '.join(holders)}" if holders else ""
+        call = Call("create", CONFIGMAPS.plural, "", self.namespace, self.name)
+        return Conflict(call, f"the ConfigMap that is there is being deleted{by}")
 
     def _claim(self, found: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
         """Add to an object of this run what it lacks: our label, our owners."""
@@ -575,9 +633,13 @@ class EndpointRegistry:
         """Forget the object that is gone, another, or changed; wait before the next look."""
         self._uid = ""
         self.counts["conflicts"] += 1
+        self._pause(attempt, error, deadline)
+
+    def _pause(self, attempt: int, error: KubeError, deadline: Deadline) -> None:
+        """Wait before the next look, longer each time; end when time or attempts are over."""
         # Small waits: the next look finds out what has happened.
         wait = wait_seconds(attempt)
-        if wait >= deadline.remaining:
+        if attempt >= self._attempts or wait >= deadline.remaining:
             raise DeadlineExceeded(error.call, error, attempt, deadline.elapsed) from error
         time.sleep(wait)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from endpoint_registry import records
 from tandem_common.errors import Problem
 from tandem_common.settings import (
     DnsLabel,
@@ -42,6 +43,13 @@ class RegistrySettings(Settings):
     run_uid: Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?)?$")] = setting(
         "That UID itself, in place of `RUN_OBJECT`: nothing is looked up, and there is no owner",
         default="", limit="a DNS label of at most 52 characters",
+    )  # fmt: skip
+    run_started: Annotated[
+        str, Field(pattern=r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)?$")
+    ] = setting(
+        "That object's creationTimestamp, beside `RUN_UID`: without it a former run's ConfigMap "
+        "is not replaced",
+        default="", limit="a time such as 2026-01-31T12:00:00Z",
     )  # fmt: skip
     run_attempt: Annotated[int, Field(ge=0, le=999999)] = setting(
         "Number of the attempt, where one top object is tried several times", default=0
@@ -79,6 +87,9 @@ class RegistrySettings(Settings):
             yield Problem(f"{what} are both missing", "set the first, such as RayJob/my-run")
         if known and all(named):
             yield Problem(f"{what} are both set", "unset one of them")
+        if values.get("run_started") and values.get("run_object"):
+            what = f"{cls.variable('run_started')} is set beside {cls.variable('run_object')}"
+            yield Problem(what, "unset it: the object itself tells")
         for name in ("run_object", "owners"):
             words = values.get(name) or ()
             for word in (words,) if isinstance(words, str) else words:
@@ -102,7 +113,9 @@ class SidecarSettings(RegistrySettings):
         limit="an http or https address",
     )  # fmt: skip
     probe_seconds: PositiveSeconds = setting("Time between two probes", default=5.0)
-    probe_timeout_seconds: PositiveSeconds = setting("Longest wait for an answer", default=5.0)
+    probe_timeout_seconds: PositiveSeconds = setting(
+        "Longest wait for the answers of one probe, of all addresses together", default=5.0
+    )
     probe_failures: Annotated[int, Field(ge=1)] = setting(
         "So many probes have to fail in a row before the endpoint is withdrawn", default=3
     )
@@ -117,7 +130,8 @@ class SidecarSettings(RegistrySettings):
     http_host: str = setting("Address of /healthz, /readyz and /metrics", default="0.0.0.0")  # noqa: S104 - the kubelet probes it
     http_port: Port = setting("Its port", default=8099)
     timeout_seconds: PositiveSeconds = setting(
-        "Longest time until the first answer of the endpoint; then the run has failed",
+        "Longest time until the first answer of the endpoint, and without one after it was "
+        "withdrawn; then the run has failed",
         default=1800.0,
     )
 
@@ -128,3 +142,25 @@ class SidecarSettings(RegistrySettings):
         urls = values.get("urls")
         if urls is not None and (not urls or not all(urls)):
             yield Problem(f"{cls.variable('urls')} is empty", "http://host:port")
+            urls = None
+        key = values.get("key")
+        if key is not None:
+            yield from records.key_problems(key)
+        if key is not None and urls:
+            yield from records.value_problems(key, records.joined(key, urls))
+        yield from cls._time_problems(values)
+
+    @classmethod
+    def _time_problems(cls, values: Mapping[str, Any]) -> Iterable[Problem]:
+        """A renewal waits for the probe before it, so that must leave time for it."""
+        names = ("probe_seconds", "probe_timeout_seconds", "lease_seconds")
+        if not set(names) <= set(values):
+            return
+        pause, longest, lease = (values[name] for name in names)
+        most = lease * (RENEWALS_A_LEASE - 1) / RENEWALS_A_LEASE
+        if pause + longest > most:
+            shown = [f"{cls.variable(name)}={values[name]:g}" for name in names]
+            yield Problem(
+                f"{shown[0]} and {shown[1]}: a lease of {shown[2]} can end between two renewals",
+                f"together at most two thirds of the lease, here {most:g}",
+            )

@@ -17,11 +17,12 @@ from typing import Any
 import httpx
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
+from endpoint_registry.records import joined
 from endpoint_registry.registry import EndpointRegistry, Superseded
 from endpoint_registry.settings import RENEWALS_A_LEASE, SidecarSettings
 from tandem_common import logs
-from tandem_common.clock import Clock
-from tandem_common.errors import ExitCode, UserError
+from tandem_common.clock import Clock, Deadline
+from tandem_common.errors import ExitCode
 from tandem_common.kube import (
     ClusterConfig,
     Forbidden,
@@ -35,6 +36,7 @@ from tandem_common.metrics import KubeMetrics
 from tandem_common.serve import Health, HealthServer
 
 _BAD_STATUS = 500
+_SHORTEST_WAIT = 0.001
 
 
 class Phase(StrEnum):
@@ -68,13 +70,14 @@ class Standing:
         phase: What stands in the registry.
         failures: Probes that failed in a row; 0 when the last one was answered.
         since_write: Seconds since our last write that succeeded.
-        since_start: Seconds since the program began.
+        silent: Seconds since the last probe that was answered; before the first, since the
+            program began.
     """
 
     phase: Phase
     failures: int
     since_write: float
-    since_start: float
+    silent: float
 
 
 def decide(now: Standing, settings: SidecarSettings) -> Action:
@@ -89,7 +92,9 @@ def decide(now: Standing, settings: SidecarSettings) -> Action:
             return Action.RENEW if due else Action.NOTHING
         case _ if now.failures == 0:
             return Action.PUBLISH
-        case Phase.STARTING if now.since_start >= settings.timeout_seconds:
+        # Also one that was withdrawn: its word that it still waits is a sign of life, by which
+        # nobody else would ever end the run.
+        case _ if now.silent >= settings.timeout_seconds:
             return Action.GIVE_UP
         case _:
             return Action.ANNOUNCE if due else Action.NOTHING
@@ -127,15 +132,15 @@ def http_probe(settings: SidecarSettings) -> Callable[[], str]:
     urls = (settings.probe_url,) if settings.probe_url else settings.urls
     # Without an https address the certificates would only take memory.
     secure = any(url.startswith("https") for url in urls)
-    client = httpx.Client(
-        verify=ssl.create_default_context() if secure else False,
-        timeout=settings.probe_timeout_seconds, trust_env=False,
-    )  # fmt: skip
+    client = httpx.Client(verify=ssl.create_default_context() if secure else False, trust_env=False)
 
     def probe() -> str:
+        # One limit for all: the renewal of the lease waits for them.
+        deadline = Deadline(settings.probe_timeout_seconds)
         for url in urls:
             try:
-                status = client.get(url).status_code
+                left = max(deadline.remaining, _SHORTEST_WAIT)
+                status = client.get(url, timeout=left).status_code
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 return f"{url}: {type(error).__name__}: {error}"
             if status >= _BAD_STATUS:
@@ -168,7 +173,7 @@ class Sidecar:
         self._stop = stop
         self._clock = clock
         self._log = logs.get_logger(key=settings.key)
-        self._began = clock()
+        self._answered = clock()
         self._wrote = -float("inf")
         self._turn = clock()
         self._phase = Phase.STARTING
@@ -190,7 +195,7 @@ class Sidecar:
     def live(self) -> Health:
         """Live means: the loop goes round."""
         settings = self._settings
-        turn = settings.probe_timeout_seconds * max(1, len(settings.urls)) + settings.lease_seconds
+        turn = settings.probe_timeout_seconds + settings.lease_seconds
         age = self._clock() - self._turn
         limit = 3 * (turn + settings.probe_seconds)
         return Health((f"the loop stands still for {age:.0f} s",) if age > limit else ())
@@ -213,6 +218,8 @@ class Sidecar:
         fault = self._probe()
         self._metrics.probes.labels("failed" if fault else "answered").inc()
         self._failures = self._failures + 1 if fault else 0
+        if not fault:
+            self._answered = self._clock()
         if bool(fault) != bool(self._fault):
             self._log.info("probe", answered=not fault, fault=fault)
         self._fault = fault
@@ -220,7 +227,7 @@ class Sidecar:
     def _decide(self) -> Action:
         now = self._clock()
         standing = Standing(
-            self._phase, self._failures, now - self._wrote, now - self._began
+            self._phase, self._failures, now - self._wrote, now - self._answered
         )  # fmt: skip
         return decide(standing, self._settings)
 
@@ -270,10 +277,13 @@ class Sidecar:
                 raise AssertionError(action)
 
     def _give_up(self) -> int:
-        message = (
-            f"{self._registry.writer}: {self._settings.key} did not answer within "
-            f"{self._settings.timeout_seconds:g} s: {self._fault}"
+        limit = f"{self._settings.timeout_seconds:g} s"
+        what = (
+            f"did not answer within {limit}"
+            if self._phase is Phase.STARTING
+            else f"was withdrawn and has not answered again for {limit}"
         )
+        message = f"{self._registry.writer}: {self._settings.key} {what}: {self._fault}"
         self._log.error("gave_up", reason=message)
         self._registry.error(message, timeout=self._settings.grace_seconds)
         return ExitCode.FAILURE
@@ -293,15 +303,9 @@ class Sidecar:
 
 def run_sidecar(settings: SidecarSettings, cluster: ClusterConfig) -> int:
     """Run the sidecar as a program, until SIGTERM."""
-    from endpoint_registry import records  # noqa: PLC0415
-    from endpoint_registry.__main__ import connect, joined  # noqa: PLC0415 - it imports us
+    from endpoint_registry.__main__ import connect  # noqa: PLC0415 - it imports us
 
     value = joined(settings.key, settings.urls)
-    problems = [
-        *records.key_problems(settings.key), *records.value_problems(settings.key, value)
-    ]  # fmt: skip
-    if problems:
-        raise UserError(problems, ExitCode.USAGE)
     logs.configure("endpoint-registry", level=settings.log_level)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -199,6 +199,7 @@ REGISTRY_FIELDS = (
     "namespace",
     "run_object",
     "run_uid",
+    "run_started",
     "run_attempt",
     "owners",
     "writer",

@@ -157,18 +157,20 @@ def test_bad_config_is_told_all_at_once_and_nothing_is_sent(
 ) -> None:
     config = proxy.kubeconfig(tmp_path, "")
     code, out, err = call(
-        "publish", "no/key", "value", "--timeout", "-1", KUBECONFIG=str(config),
+        "publish", "no/key", "value", "--timeout", "-1", "--lease-seconds", "-1",
+        KUBECONFIG=str(config),
         ENDPOINT_REGISTRY_JOB_ID="Not_A_Label", ENDPOINT_REGISTRY_ATTEMPTS="0",
         ENDPOINT_REGISTRY_RUN_UID="",
     )  # fmt: skip
     assert (code, out) == (2, "")
     for part in (
-        "'no/key'", "--timeout='-1'", "ENDPOINT_REGISTRY_JOB_ID='Not_A_Label'",
+        "'no/key'", "--timeout='-1'", "--lease-seconds='-1'",
+        "ENDPOINT_REGISTRY_JOB_ID='Not_A_Label'",
         "ENDPOINT_REGISTRY_ATTEMPTS='0'", "ENDPOINT_REGISTRY_NAMESPACE is missing",
         "ENDPOINT_REGISTRY_RUN_OBJECT and ENDPOINT_REGISTRY_RUN_UID are both missing",
     ):  # fmt: skip
         assert part in err
-    assert err.count("fix:") == 6
+    assert err.count("fix:") == 7
     assert proxy.count() == 0
 
 
@@ -232,7 +234,8 @@ def sidecar(start: Start, endpoint: Endpoint) -> Callable[..., subprocess.Popen[
     def begin(**more: str) -> subprocess.Popen[str]:
         quick = {
             "KEY": "gym_head_server", "URLS": endpoint.url, "PROBE_SECONDS": "0.1",
-            "LEASE_SECONDS": "3", "HTTP_HOST": "127.0.0.1", "HTTP_PORT": "0",
+            "PROBE_TIMEOUT_SECONDS": "1", "LEASE_SECONDS": "3", "HTTP_HOST": "127.0.0.1",
+            "HTTP_PORT": "0",
         }  # fmt: skip
         return start(
             "sidecar",
@@ -323,6 +326,21 @@ def test_an_address_that_never_answers_fails_the_run(
     assert "gym: gym_head_server did not answer within 0.5 s" in error
 
 
+def test_an_address_that_stops_to_answer_for_good_fails_the_run(
+    sidecar: Callable[..., subprocess.Popen[str]], endpoint: Endpoint, registry: EndpointRegistry
+) -> None:
+    endpoint.status = 200
+    process = sidecar(TIMEOUT_SECONDS="3")
+    registry.wait("gym_head_server", timeout=60)
+    endpoint.status = 500
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    error = registry.read().error
+    assert error is not None
+    assert "gym_head_server was withdrawn and has not answered again for 3 s" in error
+    assert "answered 500" in error
+
+
 def test_the_sidecar_outlives_an_outage(
     sidecar: Callable[..., subprocess.Popen[str]], endpoint: Endpoint, registry: EndpointRegistry,
     proxy: FaultProxy,
@@ -389,4 +407,19 @@ def test_a_sidecar_with_bad_settings_says_all_and_ends_with_2(
         "URLS is missing",
     ):
         assert part in err
+    assert proxy.count() == 0
+
+
+def test_a_sidecar_whose_words_and_times_are_wrong_says_all_and_sends_nothing(
+    start: Start, proxy: FaultProxy
+) -> None:
+    process = start(
+        "sidecar", ENDPOINT_REGISTRY_KEY="gym_head_server", ENDPOINT_REGISTRY_URLS="gym:1",
+        ENDPOINT_REGISTRY_PROBE_TIMEOUT_SECONDS="60", ENDPOINT_REGISTRY_JOB_ID="Not_A_Label",
+    )  # fmt: skip
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    for part in ("gym_head_server='gym:1'", "PROBE_TIMEOUT_SECONDS=60", "JOB_ID='Not_A_Label'"):
+        assert part in err
+    assert err.count("fix:") == 3
     assert proxy.count() == 0

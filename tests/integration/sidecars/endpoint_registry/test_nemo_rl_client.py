@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from kubernetes import client as k8s
 from kubernetes import config as k8s_config
 
-from endpoint_registry import EndpointRegistry, Owner
+from endpoint_registry import EndpointRegistry, Owner, Superseded
 from endpoint_registry.records import object_name
 from tandem_common.kube import CONFIGMAPS, Client
 from tandem_host.control_plane import ControlPlane
@@ -181,6 +182,57 @@ def test_an_object_that_it_made_for_nobody_is_replaced(
     assert nemo_rl.get("vllm_base_urls") is None
     nemo_rl.set("vllm_base_urls", URLS)
     assert gym.get("vllm_base_urls") == URLS
+
+
+def test_its_write_after_a_persons_deletion_is_kept(
+    nemo_rl: NemoRl, gym: EndpointRegistry, client: Client
+) -> None:
+    """Its `set` makes the object again, bare; the next renewal of ours says whose it is."""
+    gym.publish("gym_head_server", GYM, lease_seconds=60)
+    client.delete(CONFIGMAPS, NAME)
+    nemo_rl.set("vllm_base_urls", URLS)
+    uid = client.get(CONFIGMAPS, NAME)["metadata"]["uid"]
+    assert gym.get("vllm_base_urls") is None, "not before somebody says whose it is"
+    gym.renew("gym_head_server", GYM, lease_seconds=60)
+    assert gym.get("vllm_base_urls") == URLS
+    assert gym.get("gym_head_server") == GYM
+    assert client.get(CONFIGMAPS, NAME)["metadata"]["uid"] == uid
+
+
+def test_what_it_made_again_is_adopted_by_all_writers_at_once(
+    nemo_rl: NemoRl, client: Client
+) -> None:
+    owner = top(client)
+    writers = [
+        EndpointRegistry(
+            JOB, run_uid="run-1", writer=f"w-{number}", client=client, owners=[owner]
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    for writer in writers:
+        writer.publish(writer.writer, "here", lease_seconds=60)
+    client.delete(CONFIGMAPS, NAME)
+    nemo_rl.set("vllm_base_urls", URLS)
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(lambda each: each.renew(each.writer, "here", lease_seconds=60), writers))
+    snapshot = writers[0].read()
+    values = {key: entry.value for key, entry in snapshot.entries.items()}
+    assert values == {"vllm_base_urls": URLS, **{writer.writer: "here" for writer in writers}}
+    found = client.get(CONFIGMAPS, NAME)["metadata"]
+    assert [each["uid"] for each in found["ownerReferences"]] == [owner.uid]
+
+
+def test_what_it_made_again_for_other_owners_is_left_alone(
+    nemo_rl: NemoRl, gym: EndpointRegistry, client: Client
+) -> None:
+    """It may be the next run's: its program came before ours."""
+    gym.publish("gym_head_server", GYM, lease_seconds=60)
+    client.delete(CONFIGMAPS, NAME)
+    nemo_rl.create(top(client))
+    nemo_rl.set("vllm_base_urls", URLS)
+    with pytest.raises(Superseded, match="owners that are not those of our run"):
+        gym.renew("gym_head_server", GYM, lease_seconds=60)
+    assert nemo_rl.get("vllm_base_urls") == URLS
 
 
 def test_it_adds_its_owner_to_ours(nemo_rl: NemoRl, client: Client) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,14 @@ from endpoint_registry.records import object_name
 from support.fault_proxy import FaultProxy
 from tandem.paths import ROOT
 from tandem.yamls import load_all
-from tandem_common.kube import CONFIGMAPS, Client, Forbidden
+from tandem_common.clock import Deadline
+from tandem_common.kube import (
+    CONFIGMAPS,
+    Client,
+    Forbidden,
+    NamespaceTerminating,
+    Unauthorized,
+)
 from tandem_host.control_plane import ControlPlane
 
 ROLE = ROOT / "kustomize" / "components" / "endpoint-registry" / "rayjob" / "role.yaml"
@@ -43,7 +52,13 @@ def test_every_verb_of_the_registry_works(account: Client) -> None:
     with (
         account,
         EndpointRegistry("run", run_uid="former", writer="gym", client=account) as former,
-        EndpointRegistry("run", run_uid="run-1", writer="gym", client=account) as registry,
+        EndpointRegistry(
+            "run",
+            run_uid="run-1",
+            writer="gym",
+            client=account,
+            run_started="9999-01-01T00:00:00Z",
+        ) as registry,
     ):
         former.publish("gym_head_server", GYM)
         registry.create()
@@ -54,6 +69,42 @@ def test_every_verb_of_the_registry_works(account: Client) -> None:
         assert registry.wait("gym_head_server", timeout=60) == GYM
         assert registry.withdraw("gym_head_server")
         assert registry.error("the end")
+
+
+def test_rights_that_go_with_the_namespace_are_no_fault_of_the_role(
+    api_server: ControlPlane, account: Client, client: Client, namespace: str
+) -> None:
+    """The namespace controller deletes roles and accounts before, or after, the ConfigMap."""
+    with account, EndpointRegistry("run", run_uid="run-1", writer="gym", client=account) as gym:
+        gym.publish("gym_head_server", GYM, lease_seconds=60)
+        held = {"metadata": {"name": "held", "finalizers": ["example.com/hold"]}}
+        client.create(CONFIGMAPS, held)
+        binding = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
+        try:
+            api_server.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
+            until_gone(api_server, binding)
+            with pytest.raises((Forbidden, Unauthorized, NamespaceTerminating)) as caught:
+                renew_until_refused(gym)
+        finally:
+            client.merge_patch(CONFIGMAPS, "held", {"metadata": {"finalizers": None}})
+    assert re.search(r"namespace is being deleted|being terminated", str(caught.value))
+    assert "in the Role of this account" not in str(caught.value)
+
+
+def until_gone(api_server: ControlPlane, path: str) -> None:
+    """Return when a list is empty."""
+    deadline, tick = Deadline(60), threading.Event()
+    while api_server.api.call("GET", path)["items"]:
+        assert not deadline.passed
+        tick.wait(0.1)
+
+
+def renew_until_refused(gym: EndpointRegistry) -> None:
+    """The API server learns a little later that a binding is gone."""
+    deadline, tick = Deadline(60), threading.Event()
+    while not deadline.passed:
+        gym.renew("gym_head_server", GYM, lease_seconds=60)
+        tick.wait(0.1)
 
 
 def test_another_runs_registry_can_neither_be_read_nor_changed(

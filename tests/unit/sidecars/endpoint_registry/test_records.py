@@ -125,27 +125,62 @@ def test_an_object_that_we_made_is_ours() -> None:
     [
         (Run("a", "2026-01-01T00:00:00Z"), Run("b", "2026-01-02T00:00:00Z"), Standing.FOREIGN),
         (Run("a", "2026-01-02T00:00:00Z"), Run("b", "2026-01-01T00:00:00Z"), Standing.NEWER),
-        (Run("a", "2026-01-02T00:00:00Z"), Run("b"), Standing.FOREIGN),
-        (Run("a"), Run("b", "2026-01-01T00:00:00Z"), Standing.FOREIGN),
+        (Run("a", "2026-01-02T00:00:00Z"), Run("b"), Standing.NEWER),
+        (Run("a", "2026-01-01T00:00:00Z"), Run("b"), Standing.NEWER),
+        (Run("a"), Run("b"), Standing.NEWER),
+        (Run("a"), Run("b", "2026-01-01T00:00:00Z"), Standing.NEWER),
+        (Run("a", "2026-01-01T00:00:00Z"), Run("b", "2026-01-01T00:00:00Z", 1), Standing.NEWER),
+        (Run("a"), Run("a.1", "", 1), Standing.FOREIGN),
+        (Run("a.1", "", 1), Run("a"), Standing.NEWER),
         (Run("a.2", "2026-01-01T00:00:00Z", 2), Run("a.10", "2026-01-01T00:00:00Z", 10),
          Standing.FOREIGN),
         (Run("a.10", "2026-01-01T00:00:00Z", 10), Run("a.2", "2026-01-01T00:00:00Z", 2),
          Standing.NEWER),
     ],
 )  # fmt: skip
-def test_only_a_run_that_began_later_is_left_alone(
+def test_only_what_surely_began_before_is_replaced(
     theirs: Run, ours: Run, expected: Standing
 ) -> None:
     assert standing(new_object("job", theirs, []), ours, []) is expected
 
 
-def test_an_object_without_a_run_is_ours_by_its_owner_only() -> None:
-    owner = Owner("ray.io/v1", "RayJob", "top", "u-1")
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        ("2026-01-01T00:00:00Z", Standing.NEWER),
+        ("2026-01-01T00:00:01Z", Standing.FOREIGN),
+        ("", Standing.NEWER),
+    ],
+)
+def test_an_object_older_than_our_run_is_a_former_runs(started: str, expected: Standing) -> None:
+    theirs = config_map(run="run-0")
+    theirs["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    assert standing(theirs, Run("run-1", started), []) is expected
+
+
+@pytest.mark.parametrize(
+    ("owner", "attempt", "had", "expected"),
+    [
+        ("", 0, False, Standing.FOREIGN),
+        ("", 0, True, Standing.ADOPTABLE),
+        ("", 1, True, Standing.ADOPTABLE),
+        ("ours", 0, False, Standing.ADOPTABLE),
+        ("ours", 0, True, Standing.ADOPTABLE),
+        # A former attempt has the same owner.
+        ("ours", 1, False, Standing.FOREIGN),
+        ("ours", 1, True, Standing.ADOPTABLE),
+        ("another", 0, False, Standing.FOREIGN),
+        ("another", 0, True, Standing.NEWER),
+    ],
+)
+def test_whose_an_object_without_a_run_is(
+    owner: str, attempt: int, *, had: bool, expected: Standing
+) -> None:
     bare = config_map(run="")
-    assert standing(bare, RUN, [owner]) is Standing.FOREIGN
-    bare["metadata"]["ownerReferences"] = [{"uid": "u-1"}]
-    assert standing(bare, RUN, [owner]) is Standing.ADOPTABLE
-    assert standing(bare, RUN, []) is Standing.FOREIGN
+    if owner:
+        bare["metadata"]["ownerReferences"] = [{"uid": owner}]
+    owners = [Owner("ray.io/v1", "RayJob", "top", "ours")]
+    assert standing(bare, Run("run-1", "", attempt), owners, had=had) is expected
 
 
 # --- whose key it is ---------------------------------------------------------------------
@@ -304,6 +339,58 @@ def test_a_reader_that_lost_sight_judges_what_it_missed_by_the_servers_clock() -
     # A list after an outage of a minute: the record changed, but long ago.
     reader.see(config_map(data={"k": "v"}, k=later), 60.0, T0 + 60)
     assert reader.snapshot(60.0).value("k") is None
+
+
+def renewed(at: float, beat: int, lease: float = 10.0) -> Object:
+    found = record(lease_seconds=lease, beat=beat, at=records.stamp(T0 + at))
+    return config_map(data={"k": "v"}, k=found)
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["lost", "slow to open"])
+@pytest.mark.parametrize("pause", [0.0, 0.5])
+def test_what_a_watch_tells_after_a_cut_is_as_old_as_it_is(*, noticed: bool, pause: float) -> None:
+    """Cut for 240 s; the writer has been dead for 235 of them."""
+    reader = seen(renewed(0, 1))
+    if noticed:
+        reader.lost()
+    reader.contact(240.0)
+    now = 240.0
+    for beat, at in ((2, 2.0), (3, 5.0)):
+        now += pause
+        reader.see(renewed(at, beat), now, T0 + now, listed=False)
+        assert reader.snapshot(now).value("k") is None
+    # A writer that lives on is believed from its next renewal on, for one lease.
+    reader.see(renewed(now - 1, 4), now, T0 + now, listed=False)
+    assert reader.snapshot(now + 9.0).value("k") == "v"
+    assert reader.snapshot(now + 10.1).value("k") is None
+
+
+def test_after_a_loss_also_what_comes_slowly_is_judged_by_the_servers_clock() -> None:
+    reader = seen(renewed(0, 1))
+    reader.lost()
+    reader.contact(240.0)
+    reader.see(renewed(5.0, 2), 250.0, T0 + 250, listed=False)
+    assert reader.snapshot(250.0).value("k") is None
+
+
+@given(
+    jump=st.floats(-1e6, 1e6), lease=st.floats(1, 100), jumps_at=st.integers(1, 8),
+    opened=st.sets(st.integers(1, 12)),
+)  # fmt: skip
+def test_no_jump_of_the_servers_clock_ends_a_lease_for_one_who_follows(
+    jump: float, lease: float, jumps_at: int, opened: set[int]
+) -> None:
+    """The writer learns of it with its next renewal, the reader when it opens a watch."""
+    beat_seconds, shift = lease / 3, 0.0
+    reader = seen(renewed(0, 0, lease))
+    for beat in range(1, 13):
+        now = beat * beat_seconds
+        if beat in opened:
+            shift = jump if beat >= jumps_at else 0.0
+            reader.contact(now)
+        at = now + (jump if beat > jumps_at else 0.0)
+        reader.see(renewed(at, beat, lease), now, T0 + now + shift, listed=False)
+        assert reader.snapshot(now + beat_seconds * 0.99).value("k") == "v"
 
 
 def test_without_the_servers_time_an_age_counts_from_the_first_sight() -> None:
