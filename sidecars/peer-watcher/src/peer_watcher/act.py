@@ -214,10 +214,13 @@ class Actor:
                 RESOURCES[kind], target.ref.name, uid=target.uid, propagation="Foreground",
                 deadline=Deadline(_CALL_SECONDS),
             )  # fmt: skip
-        except (NotFound, Conflict):
-            # Gone, or another incarnation by now.
+        except NotFound:
             self._count(kind, "gone")
             return True
+        except Conflict as error:
+            # Another incarnation by now, or somebody wrote at the same time: the API server
+            # says the same to both, and only a look tells.
+            return self._gone_after_all(target, error, faults)
         except KubeError as error:
             self._count(kind, "error")
             faults.append(short(error))
@@ -225,3 +228,13 @@ class Actor:
         self._count(kind, "deleted")
         self._log.info("deleted", object=str(target.ref), uid=target.uid)
         return kind == "ConfigMap"
+
+    def _gone_after_all(self, target: Target, error: Conflict, faults: list[str]) -> bool:
+        """Look again after a refused deletion; what is still there is left to the next pass."""
+        kind, unread = target.ref.kind, len(faults)
+        if self._find(target, faults) is None and len(faults) == unread:
+            self._count(kind, "gone")
+            return True
+        self._count(kind, "error")
+        faults.append(short(error))
+        return False
