@@ -74,6 +74,7 @@ GUARDS: Final[dict[str, str]] = {
     "tolerance": "with GCS fault tolerance a new head takes over within a grace",
     "settle": "after a gap in what is known, patience starts anew",
     "lease-pause": "leases count only while every object of the run is up",
+    "lease-anew": "after a resume or a new head a lease counts from its next renewal",
     "foreign-error": "an `error` of another run, or of nobody's, is not ours",
     "foreign-lease": "a lease of another run is not ours",
     "registry-missing": "a deleted registry is an alert; those who write it make it again",
@@ -201,12 +202,27 @@ TimerKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the policy remembers from step to step; a new watcher begins with `State()`."""
+    """What the policy remembers from step to step; a new watcher begins with `State()`.
+
+    Attributes:
+        members: What is remembered of each object.
+        timers: What has lasted, and how long.
+        leases: The last renewal that was seen of each lease.
+        lease_seconds: How long its writer says that one is good for.
+        lease_aside: Leases that do not count until they are renewed once more.
+        away: Whether a side that was up is not up again yet.
+        known_at: When everything was known last.
+        alerts: Those that stand.
+        restored: Whether nothing more can be learned from what watchers wrote down.
+        registry_seen: Whether the registry was ever there.
+    """
 
     members: Mapping[Ref, MemberState] = field(default_factory=dict)
     timers: Mapping[TimerKey, Timer] = field(default_factory=dict)
     leases: Mapping[str, str] = field(default_factory=dict)
     lease_seconds: Mapping[str, float] = field(default_factory=dict)
+    lease_aside: frozenset[str] = frozenset()
+    away: bool = False
     known_at: float | None = None
     alerts: frozenset[str] = frozenset()
     restored: bool = False
@@ -253,6 +269,8 @@ class _Step:
         self.timers: dict[TimerKey, Timer] = {}
         self.leases = dict(state.leases)
         self.lease_seconds = dict(state.lease_seconds)
+        self.lease_aside = set(state.lease_aside)
+        self.away = state.away
         self.registry_seen = state.registry_seen
         self.raised = set(state.alerts)
         self.alerts: list[Alert] = []
@@ -315,6 +333,8 @@ class _Step:
             timers=self.timers,
             leases=self.leases,
             lease_seconds=self.lease_seconds,
+            lease_aside=frozenset(self.lease_aside),
+            away=self.away,
             known_at=known_at,
             alerts=frozenset(self.raised),
             restored=restored,
@@ -407,11 +427,16 @@ class _Step:
         if self.run_.self_ not in readable and not readable:
             # Neither side is there; a peer that cannot be read might hold a record.
             return not any(isinstance(obj, Unknown) for obj in objects.values())
+        found = False
         for ref, obj in readable.items():
             own = obj.record.get(ref)
             # A record that speaks of another incarnation of its own carrier was copied.
             if not self.on("memory") or own is None or own.uid != obj.uid:
                 continue
+            if not found:
+                # This side's own word if there is one: the other's may be older.
+                self.lease_aside |= set(own.aside)
+            found = True
             for other, met in obj.record.items():
                 if other in self.members and not self.members[other].uid:
                     phase = Phase.UP if met.up else Phase.STARTING
@@ -424,11 +449,15 @@ class _Step:
             return None
         if carrier.uid != self.members[self.run_.self_].uid:
             return None
+        aside = tuple(sorted(self.lease_aside))
         record = {
-            ref: Met(member.uid, member.marker, member.head, member.phase in HOLDING)
+            ref: Met(
+                member.uid, member.marker, member.head, member.phase in HOLDING,
+                aside if ref == self.run_.self_ else (),
+            )
             for ref, member in self.members.items()
             if member.uid
-        }
+        }  # fmt: skip
         return record if record != carrier.record else None
 
     def _written(self) -> Verdict | None:
@@ -463,6 +492,9 @@ class _Step:
                 )  # fmt: skip
         else:
             self.members[ref] = self._living(ref, obj, replace(member, uid=obj.uid))
+            if self.on("lease-anew") and _started_anew(member, self.members[ref]):
+                self.away = True
+                self.lease_aside |= set(self.leases)
 
     def _living(self, ref: Ref, obj: ObjectFacts, member: MemberState) -> MemberState:
         if obj.ended is not None:
@@ -607,12 +639,21 @@ class _Step:
             if lease.run in ours or not self.on("foreign-lease")
         }
         self.lease_seconds |= {key: lease.seconds for key, lease in current.items()}
+        # Programs end with the side they run in, and after a resume or with a new head it takes
+        # them a while to begin. Until then a lease tells of the program before. What it says
+        # in the first step after is no renewal: it may be from before, only seen late.
+        away, self.away = self.away, self.away and not settled
+        if away:
+            self.lease_aside |= {*self.leases, *current}
         for key in sorted({*self.leases, *current}):
             lease = current.get(key)
-            if lease is not None and lease.renewed != self.leases.get(key):
+            before = self.leases.get(key)
+            if lease is not None and lease.renewed != before:
                 self.leases[key] = lease.renewed
+                if settled and not away and before is not None:
+                    self.lease_aside.discard(key)
                 continue
-            if not settled and self.on("lease-pause"):
+            if key in self.lease_aside or (not settled and self.on("lease-pause")):
                 continue
             budget = self.lease_seconds.get(key, 0.0) + self.limits.lease_grace_seconds
             if self.hold("lease-expired", key, budget):
@@ -649,6 +690,14 @@ class _Step:
                     "ended-early", ref, f"{ref} ended, but {driver} goes on without it",
                     f"{ref}: succeeded; {driver}: {self.members[driver].phase}",
                 )  # fmt: skip
+
+
+def _started_anew(before: MemberState, now: MemberState) -> bool:
+    """Whether the programs of an object that was up are others now, or will be."""
+    if before.phase not in HOLDING:
+        return False
+    other_head = before.head is not None and now.head is not None and before.head != now.head
+    return now.phase not in HOLDING or now.marker != before.marker or other_head
 
 
 def _readiness(obj: ObjectFacts, head: HeadReading) -> tuple[bool | None, str]:

@@ -239,6 +239,18 @@ def one_side_waits_for_a_peer_that_never_comes(run: Run) -> None:
     ended(run, "never-started", within=7)
 
 
+@scenario("never-started", applied=False)
+def both_sides_wait_for_a_driver_that_is_never_scheduled(run: Run) -> None:
+    run.world.apply_all()
+    assert run.world.driver is not None
+    run.world.driver["status"] = {"active": 1, "ready": 0}
+    run.pass_time(4)
+    unharmed(run, LIMITS.startup_seconds - 5)
+    run.world.die("the driver never ran", 10)
+    ended(run, "never-started", within=7)
+    need(holds=not run.world.sides, what="a side is left")
+
+
 # -- what is none --------------------------------------------------------------------------
 
 
@@ -341,13 +353,92 @@ def patience_starts_anew_after_an_outage(run: Run) -> None:
     unharmed(run, 60)
 
 
-@scenario("lease-pause")
+@scenario("lease-pause", tolerant=(GYM,))
+def leases_rest_while_a_head_is_being_replaced(run: Run) -> None:
+    run.pass_time(5)
+    run.world.lose_head(GYM, how="evicted")
+    run.world.sides[GYM].heads_from = run.world.now + LEASE_SECONDS + LIMITS.lease_grace_seconds + 5
+    unharmed(run, 60)
+
+
+def heard_again(run: Run) -> None:
+    """Once programs show themselves again, their silence means what it did before."""
+    unharmed(run, 5)
+    run.world.stop_heartbeat("gym_head_server")
+    ended(run, "lease-expired", within=LEASE_SECONDS + LIMITS.lease_grace_seconds + 3)
+
+
+@scenario("lease-anew")
 def leases_rest_while_a_side_is_suspended(run: Run) -> None:
     run.pass_time(5)
     run.world.suspend(RL)
     unharmed(run, 10 * (LEASE_SECONDS + LIMITS.lease_grace_seconds))
     run.world.resume(RL)
     unharmed(run, 60)
+    heard_again(run)
+
+
+@scenario("lease-anew")
+def programs_start_long_after_a_resume(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    run.world.suspend(GYM)
+    unharmed(run, 60)
+    run.world.resume(GYM)
+    unharmed(run, 210)
+    heard_again(run)
+
+
+@scenario("lease-anew")
+def programs_withdrew_before_a_suspend_and_start_late_after_it(run: Run) -> None:
+    run.world.programs_withdraw = True
+    programs_start_long_after_a_resume(run)
+
+
+@scenario("lease-anew", tolerant=(GYM,))
+def programs_start_late_in_a_head_that_took_over(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    run.world.lose_head(GYM, how="evicted")
+    unharmed(run, 210)
+    heard_again(run)
+
+
+@scenario("lease-anew", "memory")
+def watchers_restart_while_programs_start_after_a_resume(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    run.world.suspend(GYM)
+    unharmed(run, 60)
+    run.world.resume(GYM)
+    unharmed(run, 20)
+    for watch in run.watches:
+        watch.restart()
+    unharmed(run, 190)
+    heard_again(run)
+
+
+@scenario("lease-anew")
+def a_suspend_and_resume_that_nobody_saw_and_programs_that_start_late(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    for watch in run.watches:
+        watch.fault = "timeout"
+    # One more renewal, which they see only after the resume: it is of the program before.
+    run.pass_time(2)
+    run.world.suspend(GYM)
+    run.pass_time(4)
+    run.world.resume(GYM)
+    run.pass_time(10)
+    for watch in run.watches:
+        watch.fault = ""
+    unharmed(run, 210)
+    heard_again(run)
+
+
+@scenario()
+def a_head_that_blinks_does_not_set_leases_aside(run: Run) -> None:
+    run.world.tolerant.add(GYM)
+    run.world.blink(GYM)
+    run.world.heartbeats["gym_head_server"] = False
+    run.world.die("its program died", LEASE_SECONDS + LIMITS.lease_grace_seconds + 10)
+    ended(run, "lease-expired", within=LEASE_SECONDS + LIMITS.lease_grace_seconds + 10)
 
 
 @scenario("foreign-error")
