@@ -327,7 +327,9 @@ class _Step:
         )
         self._owned()
         restored = self.old.restored or self._restore()
-        decision = self._decide(restored=restored)
+        # While this side lives, it can be judged without what the other one remembers.
+        lives = isinstance(self.view(self.run_.self_).object, ObjectFacts)
+        decision = self._decide(remembers=restored or lives)
         state = State(
             members=self.members,
             timers=self.timers,
@@ -344,7 +346,8 @@ class _Step:
             decision,
             health=self.health,
             alerts=tuple(self.alerts),
-            record=self._record(),
+            # Not before all is known that is to be in it: it would be taken for the whole.
+            record=self._record() if restored else None,
             stale_seconds=stale,
             unknown=unknown,
         )
@@ -364,13 +367,13 @@ class _Step:
                 over="every object that is watched belongs to nobody else",
             )
 
-    def _decide(self, *, restored: bool) -> Decision:
+    def _decide(self, *, remembers: bool) -> Decision:
         verdict = self._written()
         if verdict is not None and self.on("verdict-found"):
             return Decision(
                 Action.TEARDOWN, "verdict-found", verdict.reason, verdict.evidence, verdict
             )
-        if not restored:
+        if not remembers:
             self.health = dict.fromkeys(self.run_.all, Health.UNKNOWN)
             return Decision(Action.WAIT)
         for ref in self.run_.all:
@@ -419,14 +422,14 @@ class _Step:
     # -- memory --------------------------------------------------------------------------
 
     def _restore(self) -> bool:
-        """Take over what the watcher of either side wrote down; False when it cannot be read."""
+        """Take over what the watchers wrote down; return whether nothing is left to learn.
+
+        A side that cannot be read now might hold a record, until one was found.
+        """
         objects = {ref: self.view(ref).object for ref in self.run_.all}
         if isinstance(objects[self.run_.self_], Unknown):
             return False
         readable = {ref: obj for ref, obj in objects.items() if isinstance(obj, ObjectFacts)}
-        if self.run_.self_ not in readable and not readable:
-            # Neither side is there; a peer that cannot be read might hold a record.
-            return not any(isinstance(obj, Unknown) for obj in objects.values())
         found = False
         for ref, obj in readable.items():
             own = obj.record.get(ref)
@@ -441,7 +444,7 @@ class _Step:
                 if other in self.members and not self.members[other].uid:
                     phase = Phase.UP if met.up else Phase.STARTING
                     self.members[other] = MemberState(phase, met.uid, met.marker, met.head)
-        return True
+        return found or not any(isinstance(obj, Unknown) for obj in objects.values())
 
     def _record(self) -> Record | None:
         carrier = self.view(self.run_.self_).object
