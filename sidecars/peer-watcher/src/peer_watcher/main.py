@@ -44,9 +44,9 @@ examples:
 Every setting is an environment variable, and a flag of the same name in lower case with
 dashes; README.md of this package has the table.
 
-exit codes: 0 the run is over and everything of it is gone, or told to stop (SIGTERM);
-1 a teardown did not end in time (start it again: it goes on), 2 usage, 3 a precondition is
-not met (no cluster, no token, port in use)
+exit codes: 0 the run is over and everything of it is gone (or never came), or told to stop
+(SIGTERM); 1 a teardown did not end in time (start it again: it goes on), 2 usage, 3 a
+precondition is not met (no cluster, no token, port in use)
 """
 
 

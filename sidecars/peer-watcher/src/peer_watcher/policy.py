@@ -69,6 +69,7 @@ GUARDS: Final[dict[str, str]] = {
     "staleness": "not everything is known for too long: one alert, withdrawn when it is again",
     "confirm": "nothing is torn down before a second, direct look says the same",
     "start-up": "an object that was never there is late, not dead",
+    "no-run": "no object of the run for the whole start-up time: there is none, nothing to do",
     "suspend": "a suspended object is not dead, however long it takes",
     "resume": "a resumed object starts anew, with a new head",
     "tolerance": "with GCS fault tolerance a new head takes over within a grace",
@@ -397,7 +398,7 @@ class _Step:
 
     def _conclude(self) -> Decision:
         if not self.findings:
-            return Decision(Action.WAIT)
+            return self._without_run() if self._no_run() else Decision(Action.WAIT)
         order = list(CAUSES)
         first, *others = sorted(self.findings, key=lambda finding: order.index(finding.rule))
         evidence = (first.evidence, *(f"{other.rule}: {other.evidence}" for other in others))
@@ -411,6 +412,26 @@ class _Step:
             targets=tuple(self._targets()),
         )
         return Decision(Action.TEARDOWN, first.rule, first.reason, evidence, verdict)
+
+    def _no_run(self) -> bool:
+        """Whether nothing was ever there, for as long as a run may take to be applied."""
+        if not self.on("no-run") or any(member.uid for member in self.members.values()):
+            return False
+        objects = [self.view(ref).object for ref in self.run_.all]
+        if any(isinstance(obj, Unknown) for obj in objects):
+            self.keep("run", "no-run")
+            return False
+        absent = all(isinstance(obj, Absent) for obj in objects)
+        return absent and self.hold("no-run", "run", self.limits.startup_seconds)
+
+    def _without_run(self) -> Decision:
+        """Stand down: the run ended while nobody watched, or there was none."""
+        reason = f"no object of the run was there for {self.limits.startup_seconds:g} s: no run"
+        evidence = tuple(f"{ref}: not found" for ref in self.run_.all)
+        action = Action.STAND_DOWN
+        if not self.seen.confirmed and self.on("confirm"):
+            action = Action.CONFIRM
+        return Decision(action, "no-run", reason, evidence)
 
     def _targets(self) -> Iterator[Target]:
         for ref, member in self.members.items():

@@ -273,6 +273,33 @@ def both_sides_queue_for_an_hour(run: Run) -> None:
     unharmed(run, 3600, 5)
 
 
+@scenario("no-run", applied=False)
+def a_watcher_is_started_after_the_run_is_over_and_gone(run: Run) -> None:
+    unharmed(run, LIMITS.startup_seconds - 2)
+    run.pass_time(5)
+    need(holds=all(watch.over for watch in run.watches), what="a watcher waits for ever")
+    rules = {watch.decision.rule for watch in run.watches if watch.decision}
+    need(holds=rules == {"no-run"}, what=f"{rules}")
+    need(holds=not run.world.verdicts and run.world.registry is not None, what="deleted something")
+
+
+@scenario("start-up", applied=False)
+def both_sides_are_applied_late(run: Run) -> None:
+    unharmed(run, LIMITS.startup_seconds - 5)
+    run.world.apply_all()
+    unharmed(run, 3 * LIMITS.startup_seconds)
+    # What was there once is not `no run` when it is gone.
+    run.world.delete(GYM)
+    ended(run, "deleted", within=2)
+
+
+@scenario("unknown", applied=False)
+def what_may_not_be_read_is_not_said_to_be_no_run(run: Run) -> None:
+    for watch in run.watches:
+        watch.faults_of = {GYM: "403"}
+    unharmed(run, 4 * LIMITS.startup_seconds)
+
+
 @scenario("suspend", "resume")
 def a_side_is_suspended_for_an_hour_and_resumed(run: Run) -> None:
     run.world.suspend(GYM)
