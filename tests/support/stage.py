@@ -224,6 +224,10 @@ class Hands:
         if self.code is None:
             self.code = self.watcher.step()
 
+    def go_on(self) -> None:
+        """Step again after it gave up, with what it knows."""
+        self.code = None
+
     def until(self, met: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         """Step at every change until something is so."""
         deadline = Deadline(seconds)
