@@ -51,6 +51,8 @@ LIMITS = Limits(
 LEASE_SECONDS = 10.0
 #: How long the operator of this world takes from a pod's making to Ready.
 POD_START_SECONDS = 3.0
+#: Renewals after which a watcher that saw all of them knows that a program lives.
+RENEWALS_TO_KNOW = 3
 
 
 @dataclass
@@ -193,6 +195,14 @@ class World:
         self.registry: RegistryFacts | None = RegistryFacts(uid="registry-1")
         self.heartbeats: dict[str, bool] = {"gym_head_server": True}
         self.renewals = 0
+        #: How long programs take from their head's Ready to their first sign of life.
+        self.program_start_seconds = 0.0
+        #: Whether programs withdraw their leases when they are ended.
+        self.programs_withdraw = False
+        #: The head process in which the programs of gym run, and when they begin.
+        self._programs: tuple[str, float] = ("", 0.0)
+        #: In which epoch each lease was renewed last, and the number of that renewal.
+        self.renewed: dict[str, tuple[str, int]] = {}
         self.namespace = Namespace.ACTIVE
         self.died: Death | None = None
         self.wait_since: dict[Ref, tuple[str, float]] = {}
@@ -215,7 +225,7 @@ class World:
                 "kind": "Job",
                 "metadata": {"name": "driver", "uid": self.uid("driver"), "annotations": {}},
                 "spec": {},
-                "status": {"active": 1},
+                "status": {"active": 1, "ready": 1},
             }
         else:
             self.sides[ref] = Side(ref, self.uid(ref.name), tolerant=ref in self.tolerant,
@@ -301,10 +311,30 @@ class World:
         if not run:
             self.die("a program wrote error", 2.0, self.run_uid)
 
+    @property
+    def epoch(self) -> str:
+        """Who is there: another one after each resume and with each head."""
+        parts = [
+            f"{side.uid}/{side.transitions}/{side.head.process if side.head else ''}"
+            for side in self.sides.values()
+        ]
+        return " ".join(parts)
+
+    def program_lives(self, key: str) -> bool:
+        """Whether a program has shown itself since everything that is there came up."""
+        whole = all(self._up(ref) and not self.sides[ref].suspend for ref in SIDES)
+        running = whole and all(side.head and side.head.phase == "Running"
+                                for side in self.sides.values())  # fmt: skip
+        told = self.registry is not None and key in {lease.key for lease in self.registry.leases}
+        return told and running and self.renewed.get(key, ("", 0))[0] == self.epoch
+
     def stop_heartbeat(self, key: str) -> None:
+        """Let a program die that had shown itself."""
+        assert self.program_lives(key)
         self.heartbeats[key] = False
         patience = LEASE_SECONDS + LIMITS.lease_grace_seconds
-        self.die(f"the writer of {key} died", patience + 3.0, quiet=True)
+        of = f"{key} {self.epoch}"
+        self.die(f"the writer of {key} died", patience + 3.0, of, quiet=True)
 
     # -- time ------------------------------------------------------------------------------
 
@@ -313,13 +343,8 @@ class World:
         self.now += seconds
         for side in self.sides.values():
             self._operate(side)
-        if self.registry is not None and all(self._up(ref) for ref in SIDES):
-            self.renewals += 1
-            old = {lease.key: lease for lease in self.registry.leases}
-            for key, alive in self.heartbeats.items():
-                if alive:
-                    old[key] = LeaseFacts(key, f"t{self.renewals}", LEASE_SECONDS, self.run_uid)
-            self.registry = replace(self.registry, leases=tuple(old.values()))
+        if self.registry is not None:
+            self._run_programs(self.registry)
         self._note_waiting()
         sides = [self.sides.get(ref) for ref in SIDES]
         well = all(s and s.up and s.head and s.head.ready(self.now) for s in sides)
@@ -327,6 +352,24 @@ class World:
             self.all_up_since = None
         elif self.all_up_since is None:
             self.all_up_since = self.now
+
+    def _run_programs(self, registry: RegistryFacts) -> None:
+        """Let the programs in gym's head begin, renew their leases, and end with the head."""
+        leases = {lease.key: lease for lease in registry.leases}
+        gym = self.sides.get(GYM)
+        runs = gym and gym.head and gym.up and gym.head.phase == "Running"
+        process = gym.head.process if gym and gym.head and runs else ""
+        if process != self._programs[0]:
+            if self.programs_withdraw and self._programs[0]:
+                leases = {key: lease for key, lease in leases.items() if key not in self.heartbeats}
+            self._programs = (process, self.now + self.program_start_seconds)
+        began = bool(process) and self.now >= self._programs[1]
+        if began and all(self._up(ref) for ref in SIDES):
+            self.renewals += 1
+            for key in (key for key, alive in self.heartbeats.items() if alive):
+                leases[key] = LeaseFacts(key, f"t{self.renewals}", LEASE_SECONDS, self.run_uid)
+                self.renewed[key] = (self.epoch, self.renewals)
+        self.registry = replace(registry, leases=tuple(leases.values()))
 
     def _operate(self, side: Side) -> None:
         if side.suspend and not side.suspended and not side.suspending:
@@ -363,7 +406,7 @@ class World:
         for ref in (*SIDES, DRIVER) if self.with_driver else SIDES:
             others = [r for r in SIDES if r != ref and self._holds(r)]
             if ref == DRIVER:
-                missing = self.driver is None
+                missing = self.driver is None or self.driver["status"].get("ready") == 0
             else:
                 side = self.sides.get(ref)
                 missing = side is None or not (
@@ -459,6 +502,7 @@ class Watch:
         #: The other side's watcher.
         self.other = self
         self.met: set[str] = set()
+        self._heard: dict[str, set[int]] = {}
         self.alerts: list[Alert] = []
         self.over = False
         self.decision: Decision | None = None
@@ -471,6 +515,7 @@ class Watch:
             peer = self.world.sides.get(self.other.own)
             kept = peer is not None and "tandem.dev/peer-watcher" in peer.annotations
             self.met = set(self.other.met) if kept else set()
+        self._heard = {}
         self.state = State()
         self.history.clear()
         self.clear_since = self.world.now
@@ -548,6 +593,12 @@ class Watch:
                 self.met.add(side.head.process)
         if self.world.driver is not None:
             self.met.add(self.world.driver["metadata"]["uid"])
+        for key, (epoch, number) in self.world.renewed.items():
+            if epoch == self.world.epoch and self.world.all_up_since is not None:
+                name = f"{key} {epoch}"
+                self._heard.setdefault(name, set()).add(number)
+                if len(self._heard[name]) >= RENEWALS_TO_KNOW:
+                    self.met.add(name)
 
 
 class Run:

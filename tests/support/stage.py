@@ -125,24 +125,29 @@ class Stage:
         )
         return name
 
-    def job(self, ref: Ref = DRIVER) -> None:
+    def job(self, ref: Ref = DRIVER, *, runs: bool = True) -> None:
+        """Create a Job; its pod runs, or waits to be scheduled."""
         pod = {"containers": [CONTAINER], "restartPolicy": "Never",
                "automountServiceAccountToken": False}  # fmt: skip
         self.client.create(RESOURCES["Job"], {
             "metadata": {"name": ref.name},
             "spec": {"backoffLimit": 0, "template": {"spec": pod}},
         })  # fmt: skip
+        if runs:
+            self.pod(self._pod_of_job(ref), ready=True)
+
+    def _pod_of_job(self, ref: Ref) -> str:
+        deadline = Deadline(120)
+        while True:
+            pods = self.client.list(PODS, label_selector=f"job-name={ref.name}").items
+            if pods:
+                return str(pods[0]["metadata"]["name"])
+            assert not deadline.passed, "the Job controller made no pod"
+            time.sleep(0.1)
 
     def end_job(self, phase: str) -> None:
         """Let the driver's pod end; the real Job controller concludes."""
-        deadline = Deadline(120)
-        while True:
-            pods = self.client.list(PODS, label_selector="job-name=driver").items
-            if pods:
-                break
-            assert not deadline.passed, "the Job controller made no pod"
-            time.sleep(0.1)
-        self.pod(pods[0]["metadata"]["name"], phase=phase)
+        self.pod(self._pod_of_job(DRIVER), phase=phase)
 
     def registry(self, *, error: str = "", run: Ref = RL) -> None:
         uid = self.uid(run)
@@ -218,6 +223,10 @@ class Hands:
     def step(self) -> None:
         if self.code is None:
             self.code = self.watcher.step()
+
+    def go_on(self) -> None:
+        """Step again after it gave up, with what it knows."""
+        self.code = None
 
     def until(self, met: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         """Step at every change until something is so."""

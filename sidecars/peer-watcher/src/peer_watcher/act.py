@@ -83,6 +83,8 @@ class Actor:
         self._now = now
         self._count = count
         self._log = get_logger()
+        #: Whether the verdict stands on some object of the run, be it gone by now.
+        self._stands = False
 
     def remember(self, carrier: Target, record: Record) -> None:
         """Write what is to be remembered onto this side's own object.
@@ -132,13 +134,17 @@ class Actor:
         members = [t for t in signed.targets if t.ref.kind != "ConfigMap"]
         present = {t: obj for t in members if (obj := self._find(t, faults)) is not None}
         written = [self._write_down(signed, t, obj, faults) for t, obj in present.items()]
+        self._stands = self._stands or any(written)
         if present and not any(written):
             return Progress(tuple(present), tuple(faults))
         left = [t for t, obj in present.items() if not self._delete(t, obj, faults)]
         if not left and not faults:
             registry = [t for t in signed.targets if t.ref.kind == "ConfigMap"]
             there = {t: obj for t in registry if (obj := self._find(t, faults)) is not None}
-            left = [t for t, obj in there.items() if not self._delete(t, obj, faults)]
+            left = [
+                t for t, obj in there.items()
+                if not (self._tell_on_registry(signed, t, faults) and self._delete(t, obj, faults))
+            ]  # fmt: skip
         return Progress(tuple(left), tuple(faults))
 
     def _find(self, target: Target, faults: list[str]) -> Object | None:
@@ -171,6 +177,11 @@ class Actor:
             except KubeError as error:
                 # A conflict: somebody wrote at the same time. The next pass reads it.
                 faults.append(short(error))
+        told = self._tell(verdict, target, faults)
+        return standing or told
+
+    def _tell(self, verdict: Verdict, target: Target, faults: list[str]) -> bool:
+        """Write the verdict as Event; return whether it stands."""
         try:
             self.event(
                 target,
@@ -179,12 +190,21 @@ class Actor:
                 warning=verdict.outcome is Outcome.FAILED,
                 name=f"{target.ref.name}.verdict-{target.uid}",
             )
-            standing = True
         except NamespaceTerminating:
             self._log.info("event_refused", reason="the namespace is being deleted")
         except KubeError as error:
             faults.append(short(error))
-        return standing
+        else:
+            return True
+        return False
+
+    def _tell_on_registry(self, verdict: Verdict, target: Target, faults: list[str]) -> bool:
+        """Write the verdict as Event on the registry; return whether it stands there or did.
+
+        With every other object gone before anyone could write on it, the registry is all that
+        is left to carry the reason.
+        """
+        return self._tell(verdict, target, faults) or self._stands
 
     def _annotate(
         self, target: Target, annotations: dict[str, str], resource_version: str = ""
@@ -214,10 +234,13 @@ class Actor:
                 RESOURCES[kind], target.ref.name, uid=target.uid, propagation="Foreground",
                 deadline=Deadline(_CALL_SECONDS),
             )  # fmt: skip
-        except (NotFound, Conflict):
-            # Gone, or another incarnation by now.
+        except NotFound:
             self._count(kind, "gone")
             return True
+        except Conflict as error:
+            # Another incarnation by now, or somebody wrote at the same time: the API server
+            # says the same to both, and only a look tells.
+            return self._gone_after_all(target, error, faults)
         except KubeError as error:
             self._count(kind, "error")
             faults.append(short(error))
@@ -225,3 +248,13 @@ class Actor:
         self._count(kind, "deleted")
         self._log.info("deleted", object=str(target.ref), uid=target.uid)
         return kind == "ConfigMap"
+
+    def _gone_after_all(self, target: Target, error: Conflict, faults: list[str]) -> bool:
+        """Look again after a refused deletion; what is still there is left to the next pass."""
+        kind, unread = target.ref.kind, len(faults)
+        if self._find(target, faults) is None and len(faults) == unread:
+            self._count(kind, "gone")
+            return True
+        self._count(kind, "error")
+        faults.append(short(error))
+        return False

@@ -174,10 +174,13 @@ def _job(_annotations: Object, spec: Object, status: Object) -> dict[str, Any]:
     elif _state(conditions, "Failed"):
         ended = Outcome.FAILED
     end = conditions.get("Failed" if ended is Outcome.FAILED else "Complete")
+    # `active` counts Pending pods too, which may never be scheduled. `ready` is there since
+    # Kubernetes 1.24; where it is not, nothing better is known.
+    running = status.get("ready", status.get("active"))
     return {
         "suspended": bool(spec.get("suspend")),
         "marker": _moment(conditions, "Suspended"),
-        "started": int(status.get("active") or 0) > 0,
+        "started": int(running or 0) > 0,
         "ended": ended,
         "end_reason": _words(end),
         "frees_itself": True,

@@ -168,12 +168,22 @@ class HeadMark:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """What a watcher remembers of an object across its own restarts."""
+    """What a watcher remembers of an object across its own restarts.
+
+    Attributes:
+        uid: Its UID.
+        marker: Its marker (see `ObjectFacts`).
+        head: The head process that held its state.
+        up: Whether it was up.
+        aside: Leases that do not count until their next renewal; kept with the watcher's own
+            side, for all of the run.
+    """
 
     uid: str
     marker: str = ""
     head: HeadMark | None = None
     up: bool = False
+    aside: tuple[str, ...] = ()
 
 
 Record = Mapping[Ref, Met]
@@ -188,6 +198,7 @@ def record_to_json(record: Record) -> str:
                 "marker": met.marker,
                 "up": met.up,
                 "head": [met.head.uid, met.head.restarts] if met.head else None,
+                "aside": list(met.aside),
             }
             for ref, met in sorted(record.items())
         },
@@ -205,6 +216,8 @@ def record_from_json(text: str) -> dict[Ref, Met]:
                 marker=str(met["marker"]),
                 up=bool(met["up"]),
                 head=HeadMark(str(met["head"][0]), int(met["head"][1])) if met["head"] else None,
+                # A watcher of an earlier version wrote none.
+                aside=tuple(str(key) for key in met.get("aside", ())),
             )
             for ref, met in raw.items()
         }

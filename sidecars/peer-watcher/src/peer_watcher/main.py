@@ -44,9 +44,9 @@ examples:
 Every setting is an environment variable, and a flag of the same name in lower case with
 dashes; README.md of this package has the table.
 
-exit codes: 0 the run is over and everything of it is gone, or told to stop (SIGTERM);
-1 a teardown did not end in time (start it again: it goes on), 2 usage, 3 a precondition is
-not met (no cluster, no token, port in use)
+exit codes: 0 the run is over and everything of it is gone (or never came), or told to stop
+(SIGTERM); 1 a teardown did not end in time (start it again: it goes on), 2 usage, 3 a
+precondition is not met (no cluster, no token, port in use)
 """
 
 
@@ -114,12 +114,16 @@ class Watcher:
             code = self.step()
             if code is not None:
                 return code
-            # What is known may be incomplete or old (then time alone changes the decision).
-            busy = bool(self.state.timers) or not self.seen_all or bool(self.state.alerts)
-            self._observer.wake.wait(_BUSY_SECONDS if busy else _IDLE_SECONDS)
+            self._observer.wake.wait(self._pause())
             self._observer.wake.clear()
         self._log.info("stopped", reason="told to")
         return ExitCode.OK
+
+    def _pause(self) -> float:
+        """Return how long the next step may be away when no watch wakes the loop before."""
+        # What is known may be incomplete or old (then time alone changes the decision).
+        busy = bool(self.state.timers) or not self.seen_all or bool(self.state.alerts)
+        return min(_BUSY_SECONDS if busy else _IDLE_SECONDS, self._observer.wait_seconds)
 
     def step(self) -> ExitCode | None:
         """Look and decide once, and act on it; return the exit code when all is over."""

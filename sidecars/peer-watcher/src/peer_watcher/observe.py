@@ -10,6 +10,7 @@ Where the account may not watch, `poll` looks every `poll_seconds`.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -218,6 +219,7 @@ class Observer:
         """Prepare; nothing is sent until `start`."""
         self._client, self._members, self._clock = client, members, clock
         self._head_job = head_job
+        self._poll_seconds = poll_seconds
 
         def source(resource: Resource, *, name: str = "", label_selector: str = "") -> Source:
             return Source(
@@ -258,6 +260,12 @@ class Observer:
         took its place a moment later could not be told.
         """
         return all(source.tried for source in self._sources)
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long what is known is good for: without end, unless something has to be polled."""
+        polled = any(source.denied for source in self._sources)
+        return self._poll_seconds if polled else math.inf
 
     def close(self) -> None:
         """Stop to watch."""

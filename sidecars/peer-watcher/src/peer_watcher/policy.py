@@ -69,11 +69,13 @@ GUARDS: Final[dict[str, str]] = {
     "staleness": "not everything is known for too long: one alert, withdrawn when it is again",
     "confirm": "nothing is torn down before a second, direct look says the same",
     "start-up": "an object that was never there is late, not dead",
+    "no-run": "no object of the run for the whole start-up time: there is none, nothing to do",
     "suspend": "a suspended object is not dead, however long it takes",
     "resume": "a resumed object starts anew, with a new head",
     "tolerance": "with GCS fault tolerance a new head takes over within a grace",
     "settle": "after a gap in what is known, patience starts anew",
     "lease-pause": "leases count only while every object of the run is up",
+    "lease-anew": "after a resume or a new head a lease counts from its next renewal",
     "foreign-error": "an `error` of another run, or of nobody's, is not ours",
     "foreign-lease": "a lease of another run is not ours",
     "registry-missing": "a deleted registry is an alert; those who write it make it again",
@@ -201,12 +203,27 @@ TimerKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the policy remembers from step to step; a new watcher begins with `State()`."""
+    """What the policy remembers from step to step; a new watcher begins with `State()`.
+
+    Attributes:
+        members: What is remembered of each object.
+        timers: What has lasted, and how long.
+        leases: The last renewal that was seen of each lease.
+        lease_seconds: How long its writer says that one is good for.
+        lease_aside: Leases that do not count until they are renewed once more.
+        away: Whether a side that was up is not up again yet.
+        known_at: When everything was known last.
+        alerts: Those that stand.
+        restored: Whether nothing more can be learned from what watchers wrote down.
+        registry_seen: Whether the registry was ever there.
+    """
 
     members: Mapping[Ref, MemberState] = field(default_factory=dict)
     timers: Mapping[TimerKey, Timer] = field(default_factory=dict)
     leases: Mapping[str, str] = field(default_factory=dict)
     lease_seconds: Mapping[str, float] = field(default_factory=dict)
+    lease_aside: frozenset[str] = frozenset()
+    away: bool = False
     known_at: float | None = None
     alerts: frozenset[str] = frozenset()
     restored: bool = False
@@ -253,6 +270,8 @@ class _Step:
         self.timers: dict[TimerKey, Timer] = {}
         self.leases = dict(state.leases)
         self.lease_seconds = dict(state.lease_seconds)
+        self.lease_aside = set(state.lease_aside)
+        self.away = state.away
         self.registry_seen = state.registry_seen
         self.raised = set(state.alerts)
         self.alerts: list[Alert] = []
@@ -309,12 +328,16 @@ class _Step:
         )
         self._owned()
         restored = self.old.restored or self._restore()
-        decision = self._decide(restored=restored)
+        # While this side lives, it can be judged without what the other one remembers.
+        lives = isinstance(self.view(self.run_.self_).object, ObjectFacts)
+        decision = self._decide(remembers=restored or lives)
         state = State(
             members=self.members,
             timers=self.timers,
             leases=self.leases,
             lease_seconds=self.lease_seconds,
+            lease_aside=frozenset(self.lease_aside),
+            away=self.away,
             known_at=known_at,
             alerts=frozenset(self.raised),
             restored=restored,
@@ -324,7 +347,8 @@ class _Step:
             decision,
             health=self.health,
             alerts=tuple(self.alerts),
-            record=self._record(),
+            # Not before all is known that is to be in it: it would be taken for the whole.
+            record=self._record() if restored else None,
             stale_seconds=stale,
             unknown=unknown,
         )
@@ -344,13 +368,13 @@ class _Step:
                 over="every object that is watched belongs to nobody else",
             )
 
-    def _decide(self, *, restored: bool) -> Decision:
+    def _decide(self, *, remembers: bool) -> Decision:
         verdict = self._written()
         if verdict is not None and self.on("verdict-found"):
             return Decision(
                 Action.TEARDOWN, "verdict-found", verdict.reason, verdict.evidence, verdict
             )
-        if not restored:
+        if not remembers:
             self.health = dict.fromkeys(self.run_.all, Health.UNKNOWN)
             return Decision(Action.WAIT)
         for ref in self.run_.all:
@@ -374,7 +398,7 @@ class _Step:
 
     def _conclude(self) -> Decision:
         if not self.findings:
-            return Decision(Action.WAIT)
+            return self._without_run() if self._no_run() else Decision(Action.WAIT)
         order = list(CAUSES)
         first, *others = sorted(self.findings, key=lambda finding: order.index(finding.rule))
         evidence = (first.evidence, *(f"{other.rule}: {other.evidence}" for other in others))
@@ -389,6 +413,26 @@ class _Step:
         )
         return Decision(Action.TEARDOWN, first.rule, first.reason, evidence, verdict)
 
+    def _no_run(self) -> bool:
+        """Whether nothing was ever there, for as long as a run may take to be applied."""
+        if not self.on("no-run") or any(member.uid for member in self.members.values()):
+            return False
+        objects = [self.view(ref).object for ref in self.run_.all]
+        if any(isinstance(obj, Unknown) for obj in objects):
+            self.keep("run", "no-run")
+            return False
+        absent = all(isinstance(obj, Absent) for obj in objects)
+        return absent and self.hold("no-run", "run", self.limits.startup_seconds)
+
+    def _without_run(self) -> Decision:
+        """Stand down: the run ended while nobody watched, or there was none."""
+        reason = f"no object of the run was there for {self.limits.startup_seconds:g} s: no run"
+        evidence = tuple(f"{ref}: not found" for ref in self.run_.all)
+        action = Action.STAND_DOWN
+        if not self.seen.confirmed and self.on("confirm"):
+            action = Action.CONFIRM
+        return Decision(action, "no-run", reason, evidence)
+
     def _targets(self) -> Iterator[Target]:
         for ref, member in self.members.items():
             if member.uid:
@@ -399,24 +443,29 @@ class _Step:
     # -- memory --------------------------------------------------------------------------
 
     def _restore(self) -> bool:
-        """Take over what the watcher of either side wrote down; False when it cannot be read."""
+        """Take over what the watchers wrote down; return whether nothing is left to learn.
+
+        A side that cannot be read now might hold a record, until one was found.
+        """
         objects = {ref: self.view(ref).object for ref in self.run_.all}
         if isinstance(objects[self.run_.self_], Unknown):
             return False
         readable = {ref: obj for ref, obj in objects.items() if isinstance(obj, ObjectFacts)}
-        if self.run_.self_ not in readable and not readable:
-            # Neither side is there; a peer that cannot be read might hold a record.
-            return not any(isinstance(obj, Unknown) for obj in objects.values())
+        found = False
         for ref, obj in readable.items():
             own = obj.record.get(ref)
             # A record that speaks of another incarnation of its own carrier was copied.
             if not self.on("memory") or own is None or own.uid != obj.uid:
                 continue
+            if not found:
+                # This side's own word if there is one: the other's may be older.
+                self.lease_aside |= set(own.aside)
+            found = True
             for other, met in obj.record.items():
                 if other in self.members and not self.members[other].uid:
                     phase = Phase.UP if met.up else Phase.STARTING
                     self.members[other] = MemberState(phase, met.uid, met.marker, met.head)
-        return True
+        return found or not any(isinstance(obj, Unknown) for obj in objects.values())
 
     def _record(self) -> Record | None:
         carrier = self.view(self.run_.self_).object
@@ -424,11 +473,15 @@ class _Step:
             return None
         if carrier.uid != self.members[self.run_.self_].uid:
             return None
+        aside = tuple(sorted(self.lease_aside))
         record = {
-            ref: Met(member.uid, member.marker, member.head, member.phase in HOLDING)
+            ref: Met(
+                member.uid, member.marker, member.head, member.phase in HOLDING,
+                aside if ref == self.run_.self_ else (),
+            )
             for ref, member in self.members.items()
             if member.uid
-        }
+        }  # fmt: skip
         return record if record != carrier.record else None
 
     def _written(self) -> Verdict | None:
@@ -463,6 +516,9 @@ class _Step:
                 )  # fmt: skip
         else:
             self.members[ref] = self._living(ref, obj, replace(member, uid=obj.uid))
+            if self.on("lease-anew") and _started_anew(member, self.members[ref]):
+                self.away = True
+                self.lease_aside |= set(self.leases)
 
     def _living(self, ref: Ref, obj: ObjectFacts, member: MemberState) -> MemberState:
         if obj.ended is not None:
@@ -607,12 +663,21 @@ class _Step:
             if lease.run in ours or not self.on("foreign-lease")
         }
         self.lease_seconds |= {key: lease.seconds for key, lease in current.items()}
+        # Programs end with the side they run in, and after a resume or with a new head it takes
+        # them a while to begin. Until then a lease tells of the program before. What it says
+        # in the first step after is no renewal: it may be from before, only seen late.
+        away, self.away = self.away, self.away and not settled
+        if away:
+            self.lease_aside |= {*self.leases, *current}
         for key in sorted({*self.leases, *current}):
             lease = current.get(key)
-            if lease is not None and lease.renewed != self.leases.get(key):
+            before = self.leases.get(key)
+            if lease is not None and lease.renewed != before:
                 self.leases[key] = lease.renewed
+                if settled and not away and before is not None:
+                    self.lease_aside.discard(key)
                 continue
-            if not settled and self.on("lease-pause"):
+            if key in self.lease_aside or (not settled and self.on("lease-pause")):
                 continue
             budget = self.lease_seconds.get(key, 0.0) + self.limits.lease_grace_seconds
             if self.hold("lease-expired", key, budget):
@@ -649,6 +714,14 @@ class _Step:
                     "ended-early", ref, f"{ref} ended, but {driver} goes on without it",
                     f"{ref}: succeeded; {driver}: {self.members[driver].phase}",
                 )  # fmt: skip
+
+
+def _started_anew(before: MemberState, now: MemberState) -> bool:
+    """Whether the programs of an object that was up are others now, or will be."""
+    if before.phase not in HOLDING:
+        return False
+    other_head = before.head is not None and now.head is not None and before.head != now.head
+    return now.phase not in HOLDING or now.marker != before.marker or other_head
 
 
 def _readiness(obj: ObjectFacts, head: HeadReading) -> tuple[bool | None, str]:

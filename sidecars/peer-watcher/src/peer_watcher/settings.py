@@ -124,7 +124,18 @@ class WatcherSettings(Settings):
 
     @classmethod
     def cross_check(cls, values: Mapping[str, Any]) -> Iterable[Problem]:
-        """Yield what is wrong between fields."""
+        """Yield what is wrong between fields: the objects of the run, and the two times that meet.
+
+        What is polled is as old as a poll; older than the gap after which patience starts anew,
+        it would count as a lasting death what is only not looked at.
+        """
+        poll, settle = values.get("poll_seconds"), values.get("settle_seconds")
+        if poll is not None and settle is not None and poll > settle:
+            yield Problem(
+                f"{cls.variable('poll_seconds')}={poll:g} is more than "
+                f"{cls.variable('settle_seconds')}={settle:g}",
+                f"set {cls.variable('poll_seconds')} to at most {settle:g}",
+            )
         own, peer, driver = (values.get(name) for name in ("self", "peer", "driver"))
         if own and own == peer:
             yield Problem(

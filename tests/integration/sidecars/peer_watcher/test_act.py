@@ -46,11 +46,12 @@ def test_an_incarnation_that_came_between_look_and_deletion_is_spared(
     stage.raycluster(GYM)
     fresh = stage.uid(GYM)
     hands = actor(client)
-    # What it saw a moment ago is what it believes.
-    monkeypatch.setattr(hands, "_find", lambda _target, _faults: old)
     faults: list[str] = []
     assert hands._delete(target, old, faults)
     assert faults == []
+    # What it saw a moment ago is what it believes, until it looks again.
+    looks, look = iter([old]), hands._find
+    monkeypatch.setattr(hands, "_find", lambda t, faults: next(looks, None) or look(t, faults))
     progress = hands.advance(verdict(target))
     assert stage.uid(GYM) == fresh
     found = stage.get(GYM)
@@ -95,6 +96,20 @@ def test_a_verdict_written_between_look_and_write_stays(
     assert standing is not None
     assert standing.by == "first"
     stage.drop_finalizers(RL)
+
+
+def test_a_conflict_on_a_deletion_does_not_make_it_gone(
+    stage: Stage, client: Client, proxy: FaultProxy
+) -> None:
+    stage.raycluster(RL)
+    target = Target(RL, stage.uid(RL))
+    proxy.inject(Answer(409), verb="delete", count=1)
+    hands = actor(client)
+    progress = hands.advance(verdict(target))
+    assert progress.left == (target,)
+    assert "Conflict" in progress.faults[0]
+    until(lambda: hands.advance(verdict(target)).done)
+    assert stage.gone(RL)
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -42,7 +42,8 @@ def test_a_dead_head_ends_both_sides_and_the_driver(stage: Stage, hands: Make) -
     assert stage.gone(RL, GYM, DRIVER, Ref("ConfigMap", MEMBERS.registry))
     assert stage.client.list(RESOURCES["Job"]).items == ()
     events = stage.events()
-    assert {event["regarding"]["name"] for event in events} == {"rl", "gym", "driver"}
+    names = {event["regarding"]["name"] for event in events}
+    assert names == {"rl", "gym", "driver", MEMBERS.registry}
     assert {event["reason"] for event in events} == {"RunFailed"}
     assert all("Evicted" in event["note"] and "[head-lost]" in event["note"] for event in events)
 
@@ -86,6 +87,32 @@ def test_without_a_verdict_on_the_server_nothing_is_deleted(
     else:
         # One of the two is enough, but a verdict that half stands is told as a fault.
         assert proxy.count("delete") >= 3
+
+
+def test_a_run_of_which_only_the_registry_is_left_tells_its_end_there(
+    stage: Stage, hands: Make, proxy: FaultProxy
+) -> None:
+    stage.run_up()
+    watcher = hands(teardown_seconds=3.0)
+    watcher.until_up(RL, GYM, DRIVER)
+    proxy.inject(Answer(403), verb="create", resource="events", count=None)
+    for ref in (RL, GYM, DRIVER):
+        stage.delete(ref)
+    # A person deleted all of it at once, before the watcher looked again.
+    deadline = Deadline(60)
+    while not stage.gone(RL, GYM, DRIVER):
+        assert not deadline.passed
+        time.sleep(0.05)
+    watcher.until(lambda: watcher.code is ExitCode.FAILURE, "gave up")
+    registry = Ref("ConfigMap", MEMBERS.registry)
+    assert stage.get(registry), "deleted without a word"
+    proxy.clear()
+    watcher.go_on()
+    watcher.until(lambda: watcher.code is ExitCode.OK, "torn down")
+    watcher.until(lambda: stage.gone(registry), "gone")
+    [event] = stage.events()
+    assert event["regarding"]["name"] == MEMBERS.registry
+    assert "[deleted]" in event["note"]
 
 
 def test_the_drivers_success_frees_both_sides_and_keeps_its_logs(stage: Stage, hands: Make) -> None:
@@ -356,7 +383,7 @@ def test_both_watchers_at_once_do_no_harm(stage: Stage, hands: Make) -> None:
     assert [each.join() for each in running] == [ExitCode.OK, ExitCode.OK]
     assert stage.gone(RL, GYM, DRIVER)
     # One Event an object, whoever came first.
-    assert len(stage.events()) == 3
+    assert len(stage.events()) == 4
 
 
 def test_a_watcher_that_restarts_amid_a_teardown_finishes_it(stage: Stage, hands: Make) -> None:

@@ -173,7 +173,7 @@ def test_killed_amid_a_teardown_it_finishes_when_it_is_back(
     stage.drop_finalizers(GYM)
     assert second.process.wait(60) == 0
     assert stage.gone(RL, GYM, DRIVER)
-    assert len(stage.events()) == 3
+    assert len(stage.events()) == 4
 
 
 def test_what_does_not_go_in_time_is_an_error_and_not_forgotten(

@@ -172,6 +172,10 @@ def test_a_restart_of_a_jobset_leaves_a_mark_and_is_made_up_for() -> None:
 
 
 def test_a_job() -> None:
+    assert object_facts(obj("Job", status={"active": 1, "ready": 1})).started
+    # Pending pods are active; this one may never be scheduled.
+    assert not object_facts(obj("Job", status={"active": 1, "ready": 0})).started
+    # An older API server does not say.
     assert object_facts(obj("Job", status={"active": 1})).started
     assert object_facts(obj("Job", spec={"suspend": True})).suspended
     assert object_facts(obj("Job", status=conditions(Complete="True"))).ended is Outcome.SUCCEEDED

@@ -44,14 +44,22 @@ class Histories(RuleBasedStateMachine):
         tolerant=st.sets(sides), driver=st.booleans(), last=st.sampled_from([*LOSSES, *OTHERS]),
         # Mostly a run that is up; now and then one that still has to come up.
         missing=st.sampled_from([set[Ref]()] * 6 + [{GYM}, {RL, DRIVER}]),
+        # Longer than any lease, and shorter.
+        start=st.sampled_from([0.0, 5.0, 90.0]), withdraw=st.booleans(),
     )  # fmt: skip
-    def begin(self, tolerant: set[Ref], missing: set[Ref], last: str, *, driver: bool) -> None:
+    def begin(
+        self, tolerant: set[Ref], missing: set[Ref], last: str, start: float, *, driver: bool,
+        withdraw: bool,
+    ) -> None:  # fmt: skip
         self.last = last
         self.run = Run(driver=driver, tolerant=tolerant, applied=False)
+        self.run.world.programs_withdraw = withdraw
         for ref in (*SIDES, DRIVER):
             if ref not in missing and (ref != DRIVER or driver):
                 self.run.world.apply(ref)
         self.run.pass_time(8.0)
+        # The first start is awaited by the run itself; what comes later must not be a surprise.
+        self.run.world.program_start_seconds = start
 
     def _there(self, ref: Ref) -> bool:
         if ref == DRIVER:
@@ -179,7 +187,7 @@ class Histories(RuleBasedStateMachine):
             world.end_driver("Complete" if flag else "Failed")
         elif kind == "error" and self._goes_on and world.registry and world.run_uid:
             world.write_error("died")
-        elif kind == "heartbeat" and self._goes_on and world.registry and world.registry.leases:
+        elif kind == "heartbeat" and self._goes_on and world.program_lives("gym_head_server"):
             world.stop_heartbeat("gym_head_server")
 
     # -- time --------------------------------------------------------------------------------

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from peer_watcher.facts import Ref
-from peer_watcher.metrics import METRICS
-from peer_watcher.policy import CAUSES, GUARDS
+from peer_watcher.act import Actor
+from peer_watcher.facts import Members, Ref
+from peer_watcher.main import Watcher, wall_time
+from peer_watcher.metrics import METRICS, Metrics
+from peer_watcher.observe import Observer
+from peer_watcher.policy import CAUSES, GUARDS, Limits
 from peer_watcher.settings import WatcherSettings
 from tandem.paths import ROOT
 from tandem_common.errors import UserError
+from tandem_common.kube import Client, ClusterConfig, Forbidden
+from tandem_common.kube.errors import Call
 from tandem_common.settings import environment_table
 
 README = ROOT / "sidecars" / "peer-watcher" / "README.md"
@@ -63,6 +70,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_done(tmp_path: Path) -
         ({"self": "RayJob/x", "driver": "RayCluster/rl"}, "a RayCluster cannot be it"),
         ({"self": "RayJob/x", "settle_seconds": "1"}, "≥ 5"),
         ({"self": "RayJob/x", "lease_grace_seconds": "inf"}, "'inf'"),
+        ({"self": "RayJob/x", "poll_seconds": 31}, "PEER_WATCHER_SETTLE_SECONDS=30"),
     ],
 )
 def test_what_makes_no_sense_is_refused(flags: dict[str, str], word: str) -> None:
@@ -70,6 +78,38 @@ def test_what_makes_no_sense_is_refused(flags: dict[str, str], word: str) -> Non
         WatcherSettings.load({"job_id": "run-7", "namespace": "tandem", **flags})
     assert caught.value.code == 2
     assert word in str(caught.value)
+
+
+def test_what_is_polled_is_polled_in_time_also_while_nothing_lasts() -> None:
+    members = Members(Ref("RayJob", "x"))
+    # Nothing is sent before `start`.
+    client = Client(ClusterConfig("https://127.0.0.1:1", "tandem"))
+    observer = Observer(client, members, poll_seconds=5.0)
+    metrics = Metrics(CollectorRegistry())
+    actor = Actor(client, identity="test", now=wall_time)
+    watcher = Watcher(members, Limits(), observer, actor, metrics)
+    watcher.seen_all = True
+    assert watcher._pause() == 20
+    refused = Forbidden(Call("watch", "rayjobs", "ray.io", "tandem", "x"), "no", status=403)
+    observer._objects[members.self_]._informer.error = refused
+    assert watcher._pause() == 5
+
+
+def test_the_package_names_every_package_of_ours_that_it_imports() -> None:
+    folder = README.parent
+    found = {
+        line.split()[1].split(".")[0].replace("_", "-")
+        for path in folder.glob("src/**/*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("from ")
+    }
+    ours = {path.parent.name for path in folder.parent.glob("*/pyproject.toml")}
+    names = {"common": "tandem-common"}
+    wanted = found & {names.get(name, name) for name in ours} - {folder.name}
+    package = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    assert wanted == {"tandem-common", "endpoint-registry"}
+    assert wanted <= set(package["project"]["dependencies"])
+    assert wanted == set(package["tool"]["uv"]["sources"])
 
 
 def test_a_run_of_one_object_needs_no_peer() -> None:

@@ -239,6 +239,18 @@ def one_side_waits_for_a_peer_that_never_comes(run: Run) -> None:
     ended(run, "never-started", within=7)
 
 
+@scenario("never-started", applied=False)
+def both_sides_wait_for_a_driver_that_is_never_scheduled(run: Run) -> None:
+    run.world.apply_all()
+    assert run.world.driver is not None
+    run.world.driver["status"] = {"active": 1, "ready": 0}
+    run.pass_time(4)
+    unharmed(run, LIMITS.startup_seconds - 5)
+    run.world.die("the driver never ran", 10)
+    ended(run, "never-started", within=7)
+    need(holds=not run.world.sides, what="a side is left")
+
+
 # -- what is none --------------------------------------------------------------------------
 
 
@@ -259,6 +271,33 @@ def both_sides_queue_for_an_hour(run: Run) -> None:
         run.world.sides[ref].heads_from = None
     run.world.apply(DRIVER)
     unharmed(run, 3600, 5)
+
+
+@scenario("no-run", applied=False)
+def a_watcher_is_started_after_the_run_is_over_and_gone(run: Run) -> None:
+    unharmed(run, LIMITS.startup_seconds - 2)
+    run.pass_time(5)
+    need(holds=all(watch.over for watch in run.watches), what="a watcher waits for ever")
+    rules = {watch.decision.rule for watch in run.watches if watch.decision}
+    need(holds=rules == {"no-run"}, what=f"{rules}")
+    need(holds=not run.world.verdicts and run.world.registry is not None, what="deleted something")
+
+
+@scenario("start-up", applied=False)
+def both_sides_are_applied_late(run: Run) -> None:
+    unharmed(run, LIMITS.startup_seconds - 5)
+    run.world.apply_all()
+    unharmed(run, 3 * LIMITS.startup_seconds)
+    # What was there once is not `no run` when it is gone.
+    run.world.delete(GYM)
+    ended(run, "deleted", within=2)
+
+
+@scenario("unknown", applied=False)
+def what_may_not_be_read_is_not_said_to_be_no_run(run: Run) -> None:
+    for watch in run.watches:
+        watch.faults_of = {GYM: "403"}
+    unharmed(run, 4 * LIMITS.startup_seconds)
 
 
 @scenario("suspend", "resume")
@@ -341,13 +380,92 @@ def patience_starts_anew_after_an_outage(run: Run) -> None:
     unharmed(run, 60)
 
 
-@scenario("lease-pause")
+@scenario("lease-pause", tolerant=(GYM,))
+def leases_rest_while_a_head_is_being_replaced(run: Run) -> None:
+    run.pass_time(5)
+    run.world.lose_head(GYM, how="evicted")
+    run.world.sides[GYM].heads_from = run.world.now + LEASE_SECONDS + LIMITS.lease_grace_seconds + 5
+    unharmed(run, 60)
+
+
+def heard_again(run: Run) -> None:
+    """Once programs show themselves again, their silence means what it did before."""
+    unharmed(run, 5)
+    run.world.stop_heartbeat("gym_head_server")
+    ended(run, "lease-expired", within=LEASE_SECONDS + LIMITS.lease_grace_seconds + 3)
+
+
+@scenario("lease-anew")
 def leases_rest_while_a_side_is_suspended(run: Run) -> None:
     run.pass_time(5)
     run.world.suspend(RL)
     unharmed(run, 10 * (LEASE_SECONDS + LIMITS.lease_grace_seconds))
     run.world.resume(RL)
     unharmed(run, 60)
+    heard_again(run)
+
+
+@scenario("lease-anew")
+def programs_start_long_after_a_resume(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    run.world.suspend(GYM)
+    unharmed(run, 60)
+    run.world.resume(GYM)
+    unharmed(run, 210)
+    heard_again(run)
+
+
+@scenario("lease-anew")
+def programs_withdrew_before_a_suspend_and_start_late_after_it(run: Run) -> None:
+    run.world.programs_withdraw = True
+    programs_start_long_after_a_resume(run)
+
+
+@scenario("lease-anew", tolerant=(GYM,))
+def programs_start_late_in_a_head_that_took_over(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    run.world.lose_head(GYM, how="evicted")
+    unharmed(run, 210)
+    heard_again(run)
+
+
+@scenario("lease-anew", "memory")
+def watchers_restart_while_programs_start_after_a_resume(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    run.world.suspend(GYM)
+    unharmed(run, 60)
+    run.world.resume(GYM)
+    unharmed(run, 20)
+    for watch in run.watches:
+        watch.restart()
+    unharmed(run, 190)
+    heard_again(run)
+
+
+@scenario("lease-anew")
+def a_suspend_and_resume_that_nobody_saw_and_programs_that_start_late(run: Run) -> None:
+    run.world.program_start_seconds = 200
+    for watch in run.watches:
+        watch.fault = "timeout"
+    # One more renewal, which they see only after the resume: it is of the program before.
+    run.pass_time(2)
+    run.world.suspend(GYM)
+    run.pass_time(4)
+    run.world.resume(GYM)
+    run.pass_time(10)
+    for watch in run.watches:
+        watch.fault = ""
+    unharmed(run, 210)
+    heard_again(run)
+
+
+@scenario()
+def a_head_that_blinks_does_not_set_leases_aside(run: Run) -> None:
+    run.world.tolerant.add(GYM)
+    run.world.blink(GYM)
+    run.world.heartbeats["gym_head_server"] = False
+    run.world.die("its program died", LEASE_SECONDS + LIMITS.lease_grace_seconds + 10)
+    ended(run, "lease-expired", within=LEASE_SECONDS + LIMITS.lease_grace_seconds + 10)
 
 
 @scenario("foreign-error")
