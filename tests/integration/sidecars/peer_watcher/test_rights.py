@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from support.fault_proxy import FaultProxy
 from support.stage import DRIVER, GYM, MEMBERS, RL, Hands, Stage
 from tandem.paths import ROOT
 from tandem.process import run
-from tandem.yamls import load_all
+from tandem.render import OVERLAYS, kustomize
+from tandem.yamls import dump, load_all
 from tandem_common.clock import Deadline
 from tandem_common.errors import ExitCode
 from tandem_common.kube import CONFIGMAPS, JOBS, RAYCLUSTERS, Client, Forbidden
@@ -81,19 +83,49 @@ ALLOWED: dict[str, set[Right]] = {
         | unnamed("pods", "list", "watch")
         | unnamed("events.events.k8s.io", "create")
     ),
+    "peer-watcher-rayjob": (
+        rights("rayjobs.ray.io", NAMED, "monolithic")
+        | unnamed("pods", "list", "watch")
+        | unnamed("events.events.k8s.io", "create")
+    ),
+    "endpoint-registry-rayjob": (
+        rights("configmaps", NAMED, "nemo-rl-endpoints-monolithic")
+        | unnamed("configmaps", "create")
+        | rights("rayjobs.ray.io", ("get",), "monolithic")
+    ),
     # The chart's accounts, for runs that do not talk to the API at all.
     "rl": set(), "gym": set(), "driver": set(), "pool": set(), "default": set(),
 }  # fmt: skip
 OBJECTS = {
-    "configmaps": [REGISTRY, "nemo-rl-endpoints-run-8", "kube-root-ca.crt"],
+    "configmaps": [
+        REGISTRY, "nemo-rl-endpoints-run-8", "nemo-rl-endpoints-monolithic", "kube-root-ca.crt",
+    ],
+    "rayjobs.ray.io": ["monolithic", "other"],
     "rayclusters.ray.io": ["rl", "gym", "rl-two", "gym-two"],
     "jobs.batch": ["driver", "driver-two", "peer-watcher-rl"],
-}
+}  # fmt: skip
+
+
+def rayjob_variant(folder: Path) -> list[dict[str, Any]]:
+    """Return a variant with one RayJob and both components for it."""
+    folder.mkdir()
+    paths = (
+        OVERLAYS / "monolithic-rayjob",
+        fake_disagg.COMPONENTS / "peer-watcher" / "rayjob",
+        fake_disagg.COMPONENTS / "endpoint-registry" / "rayjob",
+    )
+    variant, *components = (os.path.relpath(path, folder.resolve()) for path in paths)
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "namespace": "tandem", "resources": [variant], "components": components,
+    }  # fmt: skip
+    (folder / "kustomization.yaml").write_text(dump(overlay))
+    return kustomize(folder)
 
 
 @pytest.fixture
 def granted(api_server: ControlPlane, namespace: str, kinds: None, tmp_path: Path) -> str:
-    """The namespace with the accounts and rights of two runs in it."""
+    """The namespace with the accounts and rights of three runs in it."""
     assert kinds is None
     chart = run(
         ["helm", "template", "rl-platform", str(ROOT / "charts" / "rl-platform"),
@@ -104,9 +136,10 @@ def granted(api_server: ControlPlane, namespace: str, kinds: None, tmp_path: Pat
     components = ["peer-watcher/rayclusters", "run-accounts"]
     one = fake_disagg.render(tmp_path / "one", components)
     two = fake_disagg.render_renamed(tmp_path / "two", components, "-two")
+    rayjob = rayjob_variant(tmp_path / "rayjob")
     kinds_of_rights = ("ServiceAccount", "Role", "RoleBinding")
     objects = [
-        obj for obj in [*load_all(chart), *one, *two] if obj["kind"] in kinds_of_rights
+        obj for obj in [*load_all(chart), *one, *two, *rayjob] if obj["kind"] in kinds_of_rights
     ]  # fmt: skip
     for obj in objects:
         obj["metadata"]["namespace"] = namespace
@@ -175,7 +208,7 @@ def test_beyond_the_namespace_there_is_only_its_own_object(
                 api_server, account, granted if name == granted else "kube-system",
                 group="", resource="namespaces", verb=verb, name=name,
             )  # fmt: skip
-            mine = account == "peer-watcher-rayclusters" and (verb, name) == ("get", granted)
+            mine = account.startswith("peer-watcher-") and (verb, name) == ("get", granted)
             assert allowed is mine, f"{verb} namespace {name}"
     for group, resource, _ in RESOURCES:
         assert not may(
