@@ -181,7 +181,7 @@ def test_a_peer_that_is_applied_a_minute_late_is_waited_for(stage: Stage, hands:
     watcher.pass_time(60)
     stage.raycluster(GYM)
     stage.up(GYM)
-    watcher.until_up(GYM)
+    watcher.until_up(GYM, DRIVER)
     watcher.pass_time(2 * LIMITS.startup_seconds)
     assert watcher.alive
     assert stage.get(GYM)

@@ -245,7 +245,13 @@ class Histories(RuleBasedStateMachine):
                 return False
             since = max(since, world.all_up_since)
         known = not death.of or death.of in watch.met
-        return known and world.now - since > death.within + SLACK_SECONDS
+        within = death.within
+        remembers = any(member.uid for member in watch.state.members.values())
+        if not remembers and not any(ref in world.sides for ref in SIDES):
+            # Started again while nothing could be read, and now no side is there: the memory went
+            # with the object that held it, and so did all that could be freed.
+            within += LIMITS.startup_seconds
+        return known and world.now - since > within + SLACK_SECONDS
 
 
 def histories(examples: int, steps: int, *, repeatable: bool = False) -> settings:
