@@ -54,7 +54,12 @@ def test_the_api_server_takes_a_variant(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", variants())
 def test_its_pods_are_admitted(variant: str) -> None:
-    pods = [pod for obj in render_variant(variant) for pod in pods_of(obj)]
+    objects = render_variant(variant)
+    for obj in objects:
+        if obj["kind"] == "ServiceAccount":
+            # One that the variant brings along.
+            run(["kubectl", "apply", "-f", "-"], timeout=60, stdin=json.dumps(obj))
+    pods = [pod for obj in objects for pod in pods_of(obj)]
     assert len(pods) >= 2
     for pod in pods:
         done = dry_run(as_pod(pod))
