@@ -75,6 +75,18 @@ def test_a_wrong_command_is_usage_and_still_says_the_rest(checkout: Path) -> Non
     assert "sockets below it would have too long names" in done.stderr
 
 
+@pytest.mark.parametrize("more", [[], ["--only-run"]], ids=["whole", "only-run"])
+def test_a_variant_that_the_demo_cannot_follow_is_refused_before_anything_is_started(
+    checkout: Path, more: list[str]
+) -> None:
+    before = sorted(checkout.rglob("*"))
+    done = demo(checkout, "--variant", "disagg-rayclusters", *more)
+    assert done.returncode == ExitCode.USAGE
+    assert "variant disagg-rayclusters holds 0 RayJobs, the demo follows exactly one" in done.stderr
+    assert "make deploy VARIANT=disagg-rayclusters" in done.stderr
+    assert sorted(checkout.rglob("*")) == before
+
+
 def test_an_existing_cluster_that_is_not_there_is_refused_early(checkout: Path) -> None:
     done = demo(checkout, "--provider", "existing", KUBECONFIG="/nowhere")
     assert done.returncode == ExitCode.PRECONDITION

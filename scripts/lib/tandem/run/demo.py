@@ -20,7 +20,6 @@ from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ARTIFACTS, KUBECONFIG
 from tandem.process import stream
-from tandem.render import require_variant
 from tandem.run import collect, preflight
 from tandem.run.end import end_lingering
 from tandem.run.follow import RunName, follow
@@ -171,7 +170,7 @@ def main() -> int:
     args = _parser().parse_args()
     with console.phase("preflight"):
         if args.only_run:
-            require_variant(args.variant)
+            preflight.require_followable(args.variant)
         else:
             preflight.check(args.variant, args.provider, os.environ.get("KUBECONFIG", ""))
     stamp = time.strftime("%Y%m%d-%H%M%S")

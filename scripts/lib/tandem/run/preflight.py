@@ -6,7 +6,8 @@ command, the machine or the cluster is known before. Everything is said at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 
 from tandem import cluster, crds
 from tandem.bundle.kai import kai_of
@@ -45,11 +46,45 @@ def _makers() -> list[Problem]:
     return [problem for check in (_compiler, detect) for problem in _problems_of(check)]
 
 
+def _listed(folder: Path, field: str) -> list[str]:
+    """Return the paths that a kustomization lists in a field."""
+    text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
+    return list(load_all(text)[0].get(field) or [])
+
+
 def components_of(variant: str) -> list[str]:
     """Return the names of the components that an overlay lists; needs no tool."""
-    text = (OVERLAYS / variant / "kustomization.yaml").read_text(encoding="utf-8")
-    listed: Iterable[str] = load_all(text)[0].get("components") or []
-    return [path.rpartition("/")[2] for path in listed]
+    return [path.rpartition("/")[2] for path in _listed(OVERLAYS / variant, "components")]
+
+
+def kinds_of(folder: Path) -> list[str]:
+    """Return the kinds of a kustomization's own resources (not components'); needs no tool."""
+    kinds = []
+    for resource in _listed(folder, "resources"):
+        path = folder / resource
+        if path.is_dir():
+            kinds += kinds_of(path)
+        else:
+            kinds += [str(obj["kind"]) for obj in load_all(path.read_text(encoding="utf-8"))]
+    return kinds
+
+
+def require_followable(variant: str) -> None:
+    """Refuse a variant that there is not, or that the demo could not follow.
+
+    Raises:
+        UserError: With code 2.
+    """
+    require_variant(variant)
+    count = kinds_of(OVERLAYS / variant).count("RayJob")
+    if count != 1:
+        raise UserError(
+            Problem(
+                f"variant {variant} holds {count} RayJobs, the demo follows exactly one",
+                f"make cluster-up sync, then make deploy VARIANT={variant}",
+            ),
+            ExitCode.USAGE,
+        )
 
 
 def _gang_without_kai(variant: str) -> list[Problem]:
@@ -87,7 +122,7 @@ def look(variant: str, provider: str, kubeconfig: str) -> tuple[list[Problem], l
         provider: The provider that is asked for; `auto` chooses.
         kubeconfig: The environment's KUBECONFIG, "" when unset.
     """
-    usage = _problems_of(lambda: require_variant(variant))
+    usage = _problems_of(lambda: require_followable(variant))
     lacks = _makers()
     try:
         chosen, _ = cluster.chosen_for(provider)
