@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
+from endpoint_registry.records import object_name
+from peer_watcher.convert import VERDICT_ANNOTATION
 from tandem.errors import UserError
 from tandem.run.kube import get, kubectl
 from tandem.run.metrics import first_and_last_reward, metrics_of
-from tandem.run.start import remove, start_driver
+from tandem.run.start import has_ended, remove, start_driver
+from tandem_trainer.metrics import LINE_PREFIX
 
 pytestmark = pytest.mark.cluster
 
 VARIANT = "disagg-rayclusters"
 NAMESPACE = "tandem"
 SIDES = ("rl", "gym")
-REGISTRY = "nemo-rl-endpoints-disagg"
-#: Begin of the trainer's lines for programs.
-METRICS = "tandem-metrics "
-VERDICT = "tandem.dev/verdict"
+RUN_ID = "disagg"
+REGISTRY = object_name(RUN_ID)
 
 
 @pytest.fixture
@@ -64,12 +65,11 @@ def driver() -> dict[str, Any]:
 
 
 def ended() -> bool:
-    conditions = (driver().get("status") or {}).get("conditions") or []
-    return any(each["type"] in ("Complete", "Failed") for each in conditions)
+    return has_ended(driver())
 
 
 def pods_that_run() -> list[str]:
-    found = get("pods", NAMESPACE, selector="tandem.dev/run-id=disagg") or {"items": []}
+    found = get("pods", NAMESPACE, selector=f"tandem.dev/run-id={RUN_ID}") or {"items": []}
     return [
         pod["metadata"]["name"]
         for pod in found["items"]
@@ -87,7 +87,9 @@ def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run: None) -> Non
     log = kubectl("logs", "-n", NAMESPACE, "job/driver")
     assert driver()["status"].get("succeeded") == 1, log[-4000:]
 
-    lines = [line.removeprefix(METRICS) for line in log.splitlines() if line.startswith(METRICS)]
+    lines = [
+        line.removeprefix(LINE_PREFIX) for line in log.splitlines() if line.startswith(LINE_PREFIX)
+    ]
     steps = [step for line in lines if (step := metrics_of(line))]
     assert len(steps) >= 15
     versions = [step["weight_version"] for step in steps]
@@ -98,7 +100,7 @@ def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run: None) -> Non
 
     until(lambda: not (sides_there() or pods_that_run()), "both sides and all pods gone", 90)
     assert get("configmaps", NAMESPACE, name=REGISTRY) is None
-    verdict = json.loads(driver()["metadata"]["annotations"][VERDICT])
+    verdict = json.loads(driver()["metadata"]["annotations"][VERDICT_ANNOTATION])
     assert verdict["rule"] == "succeeded"
 
     # What it has left makes room for the next one.

@@ -132,19 +132,20 @@ def start_driver(variant: str) -> tuple[str, str]:
     driver = the_driver(objects, variant)
     name, namespace = driver["metadata"]["name"], driver["metadata"]["namespace"]
     _require_all(objects)
-    # The sides of an ended run go a little later than its Job ends.
-    parts = [(obj["kind"], obj["metadata"]["name"]) for obj in objects if obj is not driver]
     former = get("jobs.batch", namespace, name=name)
-    left = [
-        f"{kind} {part}"
-        for kind, part in parts
-        if kind == "RayCluster" and get("rayclusters.ray.io", namespace, name=part)
+    # The sides of an ended run go a little later than its Job ends.
+    there = [
+        f"RayCluster {obj['metadata']['name']}"
+        for obj in objects
+        if obj["kind"] == "RayCluster"
+        and get("rayclusters.ray.io", namespace, name=obj["metadata"]["name"])
     ]
-    if left or (former and not has_ended(former)):
+    if former and not has_ended(former):
+        there.append(f"Job {name}")
+    if there:
         raise UserError(
             Problem(
-                f"a run of {variant} is still there"
-                f" ({', '.join([*left, *([f'Job {name}'] if former else [])])})",
+                f"a run of {variant} is still there ({', '.join(there)})",
                 f"wait for its end, or end it: make undeploy VARIANT={variant}",
             )
         )
