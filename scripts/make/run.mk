@@ -1,11 +1,40 @@
 ##@ Run
 
 # Folder of kustomize/overlays.
-VARIANT ?= monolithic-rayjob
+VARIANT ?= disagg-rayclusters
+# Id of a run: a DNS label of at most 20 characters; empty = of this moment (run), all (status).
+RUN_ID ?=
+# 1 = `run` only applies, and does not follow to the end.
+DETACH ?=
+# 1 = `logs` goes on until the run has ended.
+FOLLOW ?=
+# text or json, for `run` and `status`.
+OUTPUT ?= text
 
 .PHONY: demo
 demo: system .venv/.ready ## bare checkout -> cluster -> platform -> a finished training run
 	@$(PY) -m tandem.run.demo --variant $(VARIANT) --provider $(PROVIDER)
+
+.PHONY: run
+run: .venv/.ready ## a run of its own, followed to its end (VARIANT= RUN_ID= DETACH=1)
+	@$(PY) -m tandem.runs start --variant $(VARIANT) $(addprefix --run-id ,$(RUN_ID)) \
+	  $(if $(DETACH),--detach) --output $(OUTPUT)
+
+.PHONY: status
+status: .venv/.ready ## roles, endpoints, queue and verdict of a run (RUN_ID=; without: all runs)
+	@$(PY) -m tandem.runs status $(RUN_ID) --output $(OUTPUT)
+
+.PHONY: logs
+logs: .venv/.ready ## what all roles of a run say, merged (RUN_ID=… FOLLOW=1)
+	@$(PY) -m tandem.runs logs $(RUN_ID) $(if $(FOLLOW),--follow)
+
+.PHONY: stop
+stop: .venv/.ready ## end a run: its logs are kept, all else of it goes (RUN_ID=…)
+	@$(PY) -m tandem.runs stop $(RUN_ID)
+
+.PHONY: clean
+clean: .venv/.ready ## remove what ended runs have left in the cluster (RUN_ID=; without: all)
+	@$(PY) -m tandem.runs clean $(RUN_ID)
 
 .PHONY: bench
 bench: .venv/.ready ## measure the README's figures on this machine

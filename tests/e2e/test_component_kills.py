@@ -15,8 +15,9 @@ import pytest
 from support.runs import Runs, pod
 from tandem.errors import UserError
 from tandem.process import tool_env
-from tandem.run.follow import RunName, follow
+from tandem.run.follow import follow
 from tandem.run.kube import kubectl
+from tandem.run.shapes import Run
 
 pytestmark = pytest.mark.cluster
 
@@ -71,7 +72,7 @@ def await_healthy(but: int | None = None) -> dict[str, int]:
         time.sleep(0.5)
 
 
-def let_end(run: RunName, worker: str) -> None:
+def let_end(run: Run, worker: str) -> None:
     """Let the worker's work end; the kubelet is a new one, and may still look for its pods."""
     deadline = time.monotonic() + 180
     while True:

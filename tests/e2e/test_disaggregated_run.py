@@ -1,132 +1,192 @@
-"""Training, NeMo Gym and driver as one run on the real cluster: real Ray, vLLM and NeMo Gym."""
+"""Training, NeMo Gym and driver as one run on the real cluster: real Ray, vLLM and NeMo Gym.
+
+By the commands that people use: `make run`, `status`, `logs`, `stop`, `clean`.
+"""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from endpoint_registry.records import object_name
-from peer_watcher.convert import VERDICT_ANNOTATION
+from support.cli import runs_program
 from tandem.errors import UserError
-from tandem.run.kube import get, kubectl
-from tandem.run.metrics import first_and_last_reward, metrics_of
-from tandem.run.start import has_ended, remove, start_driver
-from tandem_trainer.metrics import LINE_PREFIX
+from tandem.paths import ARTIFACTS
+from tandem.process import tool_env
+from tandem.run.kube import kubectl
+from tandem.run.metrics import first_and_last_reward, read_steps
+from tandem.run.remove import remove_all
+from tandem.run.shapes import BELONGINGS, RUN_ID_LABEL, WORKLOADS
 
 pytestmark = pytest.mark.cluster
 
 VARIANT = "disagg-rayclusters"
 NAMESPACE = "tandem"
-SIDES = ("rl", "gym")
-RUN_ID = "disagg"
-REGISTRY = object_name(RUN_ID)
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture
-def run(platform: Path) -> Iterator[None]:
-    """A run of the variant; gone afterwards."""
+def run_id(platform: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The id of this test's run; nothing of it is left afterwards."""
     assert platform.is_file()
-    assert start_driver(VARIANT) == (NAMESPACE, "driver")
-    yield
-    remove(VARIANT)
+    name = f"e2e-{abs(hash(request.node.nodeid)) % 10**6}"
+    yield name
+    remove_all(NAMESPACE, name)
 
 
-def until(met: Callable[[], bool], what: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not met():
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}: not within {seconds:g} s\n{story()}")
-        time.sleep(1)
+def left_of(run_id: str) -> list[str]:
+    """What there is of a run in the cluster, as kind/name."""
+    kinds = [each.words for each in (*WORKLOADS, *BELONGINGS) if each.kind != "PodGroup"]
+    said = kubectl(
+        "get", ",".join([*kinds, "pods"]), "-n", NAMESPACE, f"--selector={RUN_ID_LABEL}={run_id}",
+        "-o", "name", "--ignore-not-found",
+    )  # fmt: skip
+    registry = kubectl(
+        "get", "configmap", object_name(run_id), "-n", NAMESPACE, "--ignore-not-found", "-o", "name"
+    )
+    return said.split() + registry.split()
 
 
-def story() -> str:
-    """What a person would look at."""
-    told = []
-    for words in (
-        ["get", "pods,jobs,rayclusters", "-n", NAMESPACE],
-        ["get", "events", "-n", NAMESPACE, "--sort-by=.lastTimestamp"],
-        ["logs", "-n", NAMESPACE, "job/driver", "--tail=30"],
-        ["logs", "-n", NAMESPACE, "--selector=ray.io/cluster=gym", "--tail=30"],
-    ):
-        try:
-            told.append(kubectl(*words))
-        except UserError as error:
-            told.append(str(error))
-    return "\n".join(told)
+def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run_id: str) -> None:
+    done = runs_program(
+        "start", "--variant", VARIANT, "--run-id", run_id, "--output", "json", timeout=1200
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert summary["reason"] == "succeeded"
+    folder = ARTIFACTS / run_id
 
-
-def driver() -> dict[str, Any]:
-    return get("jobs.batch", NAMESPACE, name="driver") or {}
-
-
-def ended() -> bool:
-    return has_ended(driver())
-
-
-def pods_that_run() -> list[str]:
-    found = get("pods", NAMESPACE, selector=f"tandem.dev/run-id={RUN_ID}") or {"items": []}
-    return [
-        pod["metadata"]["name"]
-        for pod in found["items"]
-        if pod["status"]["phase"] not in ("Succeeded", "Failed")
-    ]
-
-
-def sides_there() -> list[str]:
-    return [name for name in SIDES if get("rayclusters.ray.io", NAMESPACE, name=name)]
-
-
-def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run: None) -> None:
-    assert run is None
-    until(ended, "the driver's end", 900)
-    log = kubectl("logs", "-n", NAMESPACE, "job/driver")
-    assert driver()["status"].get("succeeded") == 1, log[-4000:]
-
-    lines = [
-        line.removeprefix(LINE_PREFIX) for line in log.splitlines() if line.startswith(LINE_PREFIX)
-    ]
-    steps = [step for line in lines if (step := metrics_of(line))]
+    steps = read_steps(folder / "metrics.jsonl")
     assert len(steps) >= 15
     versions = [step["weight_version"] for step in steps]
     assert len(set(versions)) == len(versions), "each step trains on weights of its own"
     rewards = first_and_last_reward(steps)
     assert rewards is not None
     assert rewards[1] >= 2 * rewards[0]
+    assert (folder / "reward.png").read_bytes().startswith(PNG)
+    # The roles' words are kept, though all pods are gone.
+    kept = {path.name.partition(".")[0] for path in (folder / "logs").glob(f"*{run_id}*.log")}
+    assert {"rl", "gym", "driver", "watcher"} <= kept
+    assert "first step" in summary["marks_seconds"]
 
-    until(lambda: not (sides_there() or pods_that_run()), "both sides and all pods gone", 90)
-    assert get("configmaps", NAMESPACE, name=REGISTRY) is None
-    verdict = json.loads(driver()["metadata"]["annotations"][VERDICT_ANNOTATION])
-    assert verdict["rule"] == "succeeded"
+    # All that is left bears the verdict: the driver's Job, its pod has ended.
+    left = left_of(run_id)
+    assert [name for name in left if not name.startswith("pod/")] == [f"job.batch/driver-{run_id}"]
+    assert all(name.startswith(f"pod/driver-{run_id}") for name in left[1:])
+    status = runs_program("status", run_id, "--output", "json", timeout=60)
+    assert status.returncode == 0
+    told = json.loads(status.stdout)
+    assert (told["state"], told["verdict"]["reason"]) == ("succeeded", "succeeded")
 
-    # What it has left makes room for the next one.
-    before = driver()["metadata"]["uid"]
-    start_driver(VARIANT)
-    assert driver()["metadata"]["uid"] != before
+    # It makes room for the next one of its id; `clean` takes it away, and the logs stay.
+    cleaned = runs_program("clean", run_id, timeout=200)
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert left_of(run_id) == []
+    logs = runs_program("logs", run_id, timeout=60)
+    assert "tandem-metrics" in logs.stdout
+    assert json.loads(runs_program("status", run_id, "--output", "json", timeout=60).stdout)[
+        "state"
+    ] == "succeeded"  # fmt: skip
 
 
-def test_the_death_of_one_side_ends_the_other_and_is_told(run: None) -> None:
-    assert run is None
-    until(lambda: len(sides_there()) == len(SIDES), "both sides", 60)
-    with pytest.raises(UserError, match=f"a run of {VARIANT} is still there"):
-        start_driver(VARIANT)
-    until(lambda: bool(get("configmaps", NAMESPACE, name=REGISTRY)), "Gym's announcement", 300)
-    # The watchers have seen both sides up: from here on an absence is a death.
+def test_a_side_that_is_deleted_ends_the_run_and_a_second_start_is_refused(run_id: str) -> None:
+    words = ("start", "--variant", VARIANT, "--run-id", run_id)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tandem.runs", *words, "--output", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tool_env(),
+    ) as first:  # fmt: skip
+        try:
+            wait_for_gym(run_id)
+            second = runs_program(*words, timeout=60)
+            assert second.returncode == 3
+            assert f"run {run_id} is still going" in second.stderr
+            assert f"make stop RUN_ID={run_id}" in second.stderr
+
+            status = runs_program("status", run_id, timeout=60)
+            assert status.returncode == 0
+            for said in (run_id, VARIANT, "rl/head", "gym/head", "gym_head_server = http"):
+                assert said in status.stdout
+            kubectl("delete", "raycluster", f"gym-{run_id}", "-n", NAMESPACE, "--wait=false")
+            out, told = first.communicate(timeout=240)
+        finally:
+            if first.poll() is None:
+                first.kill()
+    assert first.returncode == 1
+    summary = json.loads(out)
+    assert not summary["succeeded"]
+    assert f"RayCluster/gym-{run_id}" in summary["message"], told[-3000:]
+    assert left_of(run_id) == []
+    status = runs_program("status", run_id, timeout=60)
+    assert status.returncode == 1, "the verdict is still there for who asks"
+    assert f"RayCluster/gym-{run_id}" in status.stdout
+
+
+def wait_for_gym(run_id: str) -> None:
+    """Wait until both sides are up and Gym has announced itself; from then on absence is death."""
     kubectl(
-        "wait", "-n", NAMESPACE, "--for=condition=HeadPodReady", "raycluster/rl", "raycluster/gym",
+        "wait", "-n", NAMESPACE, "--for=create", f"configmap/{object_name(run_id)}",
         "--timeout=300s", timeout=310,
     )  # fmt: skip
     kubectl(
-        "wait", "-n", NAMESPACE, "--for=condition=Ready", "pods",
-        "--selector=app.kubernetes.io/name=peer-watcher", "--timeout=120s", timeout=130,
+        "wait", "-n", NAMESPACE, "--for=condition=HeadPodReady", f"raycluster/rl-{run_id}",
+        f"raycluster/gym-{run_id}", "--timeout=300s", timeout=310,
     )  # fmt: skip
-    kubectl("delete", "raycluster", "gym", "-n", NAMESPACE, "--wait=false")
-    until(lambda: not (sides_there() or pods_that_run()), "all of the run gone", 120)
-    assert not (driver().get("status") or {}).get("succeeded")
-    events = get("events", NAMESPACE, selector="") or {"items": []}
-    told = [each["message"] for each in events["items"] if each.get("reason") == "RunFailed"]
-    assert any("RayCluster/gym" in message for message in told), told
+    kubectl(
+        "wait", "-n", NAMESPACE, f"configmap/{object_name(run_id)}",
+        "--for=jsonpath={.data.gym_head_server}", "--timeout=300s", timeout=310,
+    )  # fmt: skip
+    kubectl(
+        "wait", "-n", NAMESPACE, "--for=condition=Ready", "pods",
+        f"--selector=app.kubernetes.io/name=peer-watcher,{RUN_ID_LABEL}={run_id}",
+        "--timeout=120s", timeout=130,
+    )  # fmt: skip
+
+
+def test_two_runs_at_once_never_meet_and_stop_ends_only_one(run_id: str) -> None:
+    other = f"{run_id}-b"
+    try:
+        for each in (run_id, other):
+            done = runs_program(
+                "start", "--variant", VARIANT, "--run-id", each, "--detach", timeout=120
+            )
+            assert done.returncode == 0, done.stderr
+        for each in (run_id, other):
+            wait_for_gym(each)
+        addresses = {
+            each: kubectl(
+                "get", "configmap", object_name(each), "-n", NAMESPACE,
+                "-o", "jsonpath={.data.gym_head_server}",
+            )
+            for each in (run_id, other)
+        }  # fmt: skip
+        for each, address in addresses.items():
+            # Its own Gym's, by its own pod.
+            ip = kubectl(
+                "get", "pods", "-n", NAMESPACE, f"--selector=ray.io/cluster=gym-{each}",
+                "-o", "jsonpath={.items[0].status.podIP}",
+            )  # fmt: skip
+            assert ip in address
+        assert len(set(addresses.values())) == 2
+
+        stopped = runs_program("stop", run_id, timeout=240)
+        assert stopped.returncode == 0, stopped.stderr
+        assert left_of(run_id) == []
+        status = runs_program("status", run_id, "--output", "json", timeout=60)
+        assert status.returncode == 1
+        assert json.loads(status.stdout)["state"] == "stopped"
+        going = json.loads(runs_program("status", other, "--output", "json", timeout=60).stdout)
+        assert going["state"] in ("starting", "running"), going
+        refused = runs_program("clean", other, timeout=60)
+        assert refused.returncode == 3
+        assert "is still going" in refused.stderr
+    finally:
+        try:
+            remove_all(NAMESPACE, other)
+        except UserError as error:
+            pytest.fail(str(error))

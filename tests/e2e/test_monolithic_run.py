@@ -12,12 +12,12 @@ import pytest
 
 from support.runs import VARIANT, Runs
 from tandem.process import tool_env
-from tandem.render import render_variant
 from tandem.run.collect import pods_of
 from tandem.run.end import end_lingering
 from tandem.run.follow import follow
-from tandem.run.kube import get, kubectl, the_rayjob
+from tandem.run.kube import kubectl
 from tandem.run.metrics import first_and_last_reward, read_steps
+from tandem.run.status import run_in
 
 pytestmark = pytest.mark.cluster
 
@@ -26,7 +26,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def demo(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tandem.run.demo", "--only-run", "--output", "json", *args],
+        [sys.executable, "-m", "tandem.run.demo", "--variant", VARIANT, "--only-run",
+         "--output", "json", *args],
         check=False, stdout=subprocess.PIPE, text=True, timeout=1200, env=tool_env(),
     )  # fmt: skip
 
@@ -48,22 +49,11 @@ def test_the_demo_trains_and_keeps_its_results(platform: Path) -> None:
     assert rewards[1] >= 2 * rewards[0]
     assert (folder / "reward.png").read_bytes().startswith(PNG)
     assert "tandem-metrics" in (folder / "logs" / "driver.log").read_text()
-
-
-def test_a_second_demo_replaces_the_finished_run_and_its_pods_end(platform: Path) -> None:
-    # The first run's RayJob is still there (ttl); `kubectl apply` alone would be a no-op.
-    assert platform.is_file()
-    namespace = the_rayjob(render_variant(VARIANT), VARIANT)["metadata"]["namespace"]
-    name = the_rayjob(render_variant(VARIANT), VARIANT)["metadata"]["name"]
-    before = get("rayjobs.ray.io", namespace, name=name)
-    done = demo()
-    assert done.returncode == 0
-    after = get("rayjobs.ray.io", namespace, name=name)
-    assert after is not None
-    assert before is None or before["metadata"]["uid"] != after["metadata"]["uid"]
+    run = run_in("tandem", summary["run_id"])
+    assert run is not None, "the RayJob bears the verdict"
     # A minute of them is the ttl.
     deadline = time.monotonic() + 400
-    while pods_of(namespace, after["status"]["rayClusterName"]):
+    while pods_of(run):
         assert time.monotonic() < deadline, "the finished run still holds pods"
         time.sleep(2)
 

@@ -8,17 +8,19 @@ import pytest
 
 from support.runs import Runs, pod
 from tandem.errors import UserError
-from tandem.run.follow import RunName, follow
+from tandem.run.follow import follow
 from tandem.run.kube import kubectl
+from tandem.run.metrics import HEAD_FILE
+from tandem.run.shapes import Run
 
 pytestmark = pytest.mark.cluster
 
 LONG = "python -m tandem_trainer.colocated --output /artifacts/run --steps 1000"
 
 
-def _steps(run: RunName, head: str) -> int:
+def _steps(run: Run, head: str) -> int:
     try:
-        said = kubectl("exec", "-n", run.namespace, head, "--", "cat", run.metrics_path)
+        said = kubectl("exec", "-n", run.namespace, head, "--", "cat", HEAD_FILE)
     except UserError:
         return 0  # not written yet
     return len(said.splitlines())

@@ -20,9 +20,9 @@ from tandem.paths import ROOT
 from tandem.process import run
 from tandem.run import demo, follow, preflight, verdict
 from tandem.run.end import end_lingering
-from tandem.run.follow import RunName
 from tandem.run.kube import CannotTell, asker, get, kubectl
 from tandem.run.needs import lacks, needs_of
+from tandem.run.shapes import RAYJOB, RUN_ID_LABEL, Run
 from tandem.run.start import make_room, start
 from tandem_host.control_plane import ControlPlane
 
@@ -53,7 +53,7 @@ def set_status(kind: str, namespace: str, name: str, status: dict[str, Any]) -> 
 
 
 def pod(namespace: str, **spec: Any) -> dict[str, Any]:
-    labels = {"ray.io/cluster": CLUSTER, "ray.io/node-type": "head"}
+    labels = {"ray.io/cluster": CLUSTER, "ray.io/node-type": "head", RUN_ID_LABEL: "run"}
     containers = [{"name": "ray-head", "image": "localhost/tandem/no-such-image:dev"}]
     return {
         "apiVersion": "v1",
@@ -63,14 +63,14 @@ def pod(namespace: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def rayjob(namespace: str) -> RunName:
+def rayjob(namespace: str) -> Run:
     """A RayJob of which the operator (there is none here) has made a cluster."""
     template = {"spec": {"containers": [{"name": "ray-head", "image": "x"}]}}
     made = create(
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
-            "metadata": {"name": "run", "namespace": namespace},
+            "metadata": {"name": "run", "namespace": namespace, "labels": {RUN_ID_LABEL: "run"}},
             "spec": {
                 "entrypoint": "true",
                 "rayClusterSpec": {"headGroupSpec": {"rayStartParams": {}, "template": template}},
@@ -81,7 +81,7 @@ def rayjob(namespace: str) -> RunName:
         "rayjob", namespace, "run",
         {"jobDeploymentStatus": "Initializing", "rayClusterName": CLUSTER},
     )  # fmt: skip
-    return RunName(namespace, "run", made["metadata"]["uid"], "/artifacts/run/metrics.jsonl")
+    return Run(namespace, "run", RAYJOB, "run", made["metadata"]["uid"])
 
 
 def test_a_variant_that_the_cluster_cannot_place_is_refused_and_not_applied() -> None:
@@ -133,7 +133,8 @@ def test_an_api_server_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
 
 
 def wait_for_image(namespace: str) -> None:
-    create(pod(namespace, nodeName="gone"))
+    # No kubelet would end it.
+    create(pod(namespace, nodeName="gone", terminationGracePeriodSeconds=0))
     waiting = {"reason": "ImagePullBackOff", "message": "connection refused"}
     container = {
         "name": "ray-head", "image": "localhost/tandem/no-such-image:dev", "imageID": "",

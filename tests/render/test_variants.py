@@ -20,7 +20,7 @@ def rayjob(variant: str) -> dict[str, Any]:
 
 
 def test_the_default_variant_is_the_local_one() -> None:
-    assert kustomize(OVERLAYS) == render_variant("monolithic-rayjob")
+    assert kustomize(OVERLAYS) == render_variant("disagg-rayclusters")
 
 
 @pytest.mark.parametrize("variant", variants())

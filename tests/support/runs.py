@@ -14,8 +14,8 @@ from tandem.errors import UserError
 from tandem.process import tool_env
 from tandem.render import render_variant
 from tandem.run.collect import pods_of
-from tandem.run.follow import RunName
-from tandem.run.kube import get, kubectl, the_rayjob
+from tandem.run.kube import get, kubectl
+from tandem.run.shapes import RAYJOB, RUN_ID_LABEL, Run, top_of
 
 VARIANT = "monolithic-rayjob"
 
@@ -26,13 +26,15 @@ class Runs:
     def __init__(self) -> None:
         self._names: list[tuple[str, str]] = []
 
-    def start(self, name: str, entrypoint: str, image: str = "") -> RunName:
-        rayjob = copy.deepcopy(the_rayjob(render_variant(VARIANT), VARIANT))
+    def start(self, name: str, entrypoint: str, image: str = "") -> Run:
+        rayjob = copy.deepcopy(top_of(render_variant(VARIANT), VARIANT))
         rayjob["metadata"]["name"] = name
         rayjob["spec"]["entrypoint"] = entrypoint
-        if image:
-            cluster = rayjob["spec"]["rayClusterSpec"]
-            for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        rayjob["metadata"]["labels"][RUN_ID_LABEL] = name
+        cluster = rayjob["spec"]["rayClusterSpec"]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            group["template"]["metadata"]["labels"][RUN_ID_LABEL] = name
+            if image:
                 for container in group["template"]["spec"]["containers"]:
                     container["image"] = image
         namespace = rayjob["metadata"]["namespace"]
@@ -40,7 +42,7 @@ class Runs:
         self._apply(rayjob)
         applied = get("rayjobs.ray.io", namespace, name=name)
         assert applied is not None
-        return RunName(namespace, name, applied["metadata"]["uid"], "/artifacts/run/metrics.jsonl")
+        return Run(namespace, name, RAYJOB, name, applied["metadata"]["uid"])
 
     @staticmethod
     def _apply(rayjob: dict[str, Any]) -> None:
@@ -54,23 +56,22 @@ class Runs:
     def remove(self) -> None:
         """Remove the runs with their pods: the next test has the machine for itself."""
         for namespace, name in self._names:
-            cluster = ray_cluster(namespace, name)
             kubectl(
                 "delete", "rayjob", name, "-n", namespace, "--ignore-not-found", "--timeout=240s",
                 timeout=250,
             )  # fmt: skip
             deadline = time.monotonic() + 240
-            while cluster and pods_of(namespace, cluster):
+            while pods_of(Run(namespace, name, RAYJOB, name, "")):
                 assert time.monotonic() < deadline, f"pods of {name} live on"
                 # Nobody waits for what they would still do in their half minute of grace.
                 kubectl(
-                    "delete", "pods", "-n", namespace, "--selector", f"ray.io/cluster={cluster}",
+                    "delete", "pods", "-n", namespace, f"--selector={RUN_ID_LABEL}={name}",
                     "--ignore-not-found", "--grace-period=1", "--wait=false",
                 )  # fmt: skip
                 time.sleep(1)
 
     @staticmethod
-    def job_status(run: RunName) -> str:
+    def job_status(run: Run) -> str:
         """Ray's word for the job's state; "" while there is none or nobody answers."""
         try:
             found = get("rayjobs.ray.io", run.namespace, name=run.name) or {}
@@ -79,7 +80,7 @@ class Runs:
         return str((found.get("status") or {}).get("jobStatus") or "")
 
     # Ray alone needs 20 s on two free cores; only what hangs uses up the rest.
-    def await_job_running(self, run: RunName, seconds: float = 400.0) -> None:
+    def await_job_running(self, run: Run, seconds: float = 400.0) -> None:
         deadline = time.monotonic() + seconds
         while (status := self.job_status(run)) != "RUNNING":
             assert status not in {"FAILED", "STOPPED", "SUCCEEDED"}, f"{run.name}: {status}"
@@ -87,15 +88,9 @@ class Runs:
             time.sleep(0.5)
 
 
-def ray_cluster(namespace: str, name: str) -> str:
-    """The RayCluster of a RayJob; "" when there is none (yet)."""
-    found = get("rayjobs.ray.io", namespace, name=name) or {}
-    return str((found.get("status") or {}).get("rayClusterName") or "")
-
-
-def pod(run: RunName, kind: str) -> str:
+def pod(run: Run, kind: str) -> str:
     """The name of a run's pod of a kind: head or worker."""
-    for each in pods_of(run.namespace, ray_cluster(run.namespace, run.name)):
+    for each in pods_of(run):
         if each["metadata"]["labels"].get("ray.io/node-type") == kind:
             return str(each["metadata"]["name"])
     pytest.fail(f"run {run.name} has no {kind} pod")

@@ -1,13 +1,17 @@
-"""`make deploy` and `make undeploy`: one variant's run, without following it."""
+"""`make deploy` and `make undeploy`: a variant under its own, fixed run id, not followed.
+
+What `kubectl apply -k kustomize/overlays/<variant>` does, with everything refused first that
+could never run. `make run` gives the run an id of its own.
+"""
 
 from __future__ import annotations
 
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, run_main
-from tandem.render import render_variant, require_variant
+from tandem.render import require_variant
 from tandem.run.kube import require_cluster
-from tandem.run.start import remove, start, start_driver
+from tandem.run.start import remove, start
 
 _EPILOG = """\
 examples:
@@ -24,17 +28,12 @@ def main() -> int:
     """Run the command line."""
     parser = Parser("tandem.deploy", "Apply or remove a variant.", _EPILOG)
     parser.add_argument("command", choices=("up", "down"))
-    parser.add_argument("--variant", default="monolithic-rayjob", help="of kustomize/overlays")
+    parser.add_argument("--variant", default="disagg-rayclusters", help="of kustomize/overlays")
     args = parser.parse_args()
     require_variant(args.variant)
     if args.command == "up":
-        if any(obj["kind"] == "RayJob" for obj in render_variant(args.variant)):
-            run = start(args.variant).run
-            look = f"kubectl get rayjob {run.name} -n {run.namespace} --watch"
-        else:
-            namespace, name = start_driver(args.variant)
-            look = f"kubectl logs --follow job/{name} -n {namespace} --pod-running-timeout=5m"
-        console.ok(f"applied {args.variant}: {look}")
+        run = start(args.variant).run
+        console.ok(f"applied {args.variant}: make status RUN_ID={run.run_id}")
     else:
         require_cluster()
         remove(args.variant)

@@ -85,9 +85,9 @@ def test_a_cluster_that_does_not_answer_is_a_precondition(
 
 def test_a_run_is_not_begun_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     rayjob = {"kind": "RayJob", "metadata": {"name": "a", "namespace": "tandem"}}
-    monkeypatch.setattr(start, "render_variant", lambda _: [rayjob])
+    monkeypatch.setattr(start, "kustomize", lambda _: [rayjob])
     with pytest.raises(UserError, match="there is no kubeconfig") as caught:
-        start.start("any")
+        start.start("monolithic-rayjob")
     assert caught.value.code == ExitCode.PRECONDITION
 
 

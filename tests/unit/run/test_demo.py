@@ -115,10 +115,10 @@ def test_without_an_api_server_that_is_written_down(
 def test_a_run_that_is_refused_leaves_its_reasons(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: str) -> None:
+    def refuse(*_: object) -> None:
         raise UserError([Problem("no queue", "make one"), Problem("no Secret", "make it")])
 
-    monkeypatch.setattr(demo, "start", refuse)
+    monkeypatch.setattr(demo, "carry_out", refuse)
     error = run_demo(monkeypatch, "--only-run")
     assert error.code == ExitCode.PRECONDITION
     assert [problem.what for problem in error.problems] == ["no queue", "no Secret"]

@@ -8,11 +8,12 @@ import pytest
 
 from tandem.errors import Problem, UserError
 from tandem.run import follow
-from tandem.run.follow import PENDING_SECONDS, Follower, RunName
+from tandem.run.follow import PENDING_SECONDS, Follower
+from tandem.run.shapes import RAYJOB, Run
 from tandem.run.verdict import PATIENCE_SECONDS, UNSEEN_PATIENCE_SECONDS, UNSEEN_SECONDS
 from tandem.run.watches import Seen
 
-RUN = RunName("tandem", "run", "uid-1", "/artifacts/run/metrics.jsonl")
+RUN = Run("tandem", "run", RAYJOB, "run", "uid-1")
 
 
 class Clock:
@@ -31,8 +32,13 @@ def clock() -> Clock:
 @pytest.fixture
 def follower(clock: Clock) -> Follower:
     made = Follower(RUN, clock)
-    rayjob = {"metadata": {"uid": "uid-1"}, "status": {"rayClusterName": "run-x"}}
-    made.take(Seen("rayjob", deleted=False, obj=rayjob))
+    template = {"metadata": {"labels": {"tandem.dev/role": "rl"}}}
+    rayjob = {
+        "metadata": {"uid": "uid-1"},
+        "spec": {"rayClusterSpec": {"headGroupSpec": {"template": template}}},
+        "status": {"rayClusterName": "run-x"},
+    }
+    made.take(Seen("top", deleted=False, obj=rayjob))
     return made
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import ExitCode
+from tandem.errors import ExitCode, UserError
 from tandem.images import engine
 from tandem.paths import ROOT
 from tandem.run import preflight
@@ -25,7 +25,10 @@ from tandem_host.preflight import (
     problems,
 )
 
-FOLDERS = ("scripts/lib", "cluster/host")
+FOLDERS = (
+    "scripts/lib", "cluster/host", "trainer/src", "sidecars/common/src",
+    "sidecars/endpoint-registry/src", "sidecars/peer-watcher/src",
+)  # fmt: skip
 COPIED = (*FOLDERS, "kustomize")
 
 
@@ -75,16 +78,21 @@ def test_a_wrong_command_is_usage_and_still_says_the_rest(checkout: Path) -> Non
     assert "sockets below it would have too long names" in done.stderr
 
 
-@pytest.mark.parametrize("more", [[], ["--only-run"]], ids=["whole", "only-run"])
-def test_a_variant_that_the_demo_cannot_follow_is_refused_before_anything_is_started(
-    checkout: Path, more: list[str]
+def test_a_variant_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = sorted(checkout.rglob("*"))
-    done = demo(checkout, "--variant", "disagg-rayclusters", *more)
-    assert done.returncode == ExitCode.USAGE
-    assert "variant disagg-rayclusters holds 0 RayJobs, the demo follows exactly one" in done.stderr
-    assert "make deploy VARIANT=disagg-rayclusters" in done.stderr
-    assert sorted(checkout.rglob("*")) == before
+    for name, kind in (("pools", "Deployment"), ("training", "JobSet")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "object.yaml").write_text(f"kind: {kind}\n")
+        (folder / "kustomization.yaml").write_text("resources: [object.yaml]\n")
+    monkeypatch.setattr(preflight, "OVERLAYS", tmp_path)
+    monkeypatch.setattr(preflight, "require_variant", lambda _: None)
+    preflight.require_followable("training")
+    with pytest.raises(UserError, match="pools holds no RayJob, JobSet or Job") as refused:
+        preflight.require_followable("pools")
+    assert refused.value.code == ExitCode.USAGE
+    assert "make deploy VARIANT=pools" in refused.value.problems[0].fix
 
 
 def test_an_existing_cluster_that_is_not_there_is_refused_early(checkout: Path) -> None:

@@ -4,11 +4,19 @@ from typing import Any
 
 import pytest
 
+from support.run_objects import job, jobset, pod, raycluster
 from tandem.errors import ExitCode, UserError
 from tandem.render import render_variant
-from tandem.run.kube import the_driver, the_rayjob
-from tandem.run.metrics import first_and_last_reward, metrics_of, read_steps
-from tandem.run.start import has_ended, images_of, missing_images
+from tandem.run.metrics import (
+    StepTeller,
+    first_and_last_reward,
+    metrics_of,
+    read_steps,
+    steps_in,
+)
+from tandem.run.shapes import deadline_of, top_of
+from tandem.run.start import images_of, judge_former, missing_images
+from tandem_trainer.metrics import LINE_PREFIX
 
 RAYJOB: dict[str, Any] = {
     "kind": "RayJob",
@@ -52,12 +60,6 @@ def test_an_unknown_variant_is_refused_with_the_known_ones() -> None:
     assert "monolithic-rayjob" in refused.value.problems[0].fix
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_variant_without_exactly_one_rayjob_is_refused(count: int) -> None:
-    with pytest.raises(UserError, match=f"holds {count} RayJobs"):
-        the_rayjob([RAYJOB] * count, "some")
-
-
 def test_lines_that_are_no_step_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     step = {"step": 1, "mean_reward": 0.5}
@@ -73,28 +75,60 @@ def test_the_reward_at_both_ends_is_a_mean_of_five_steps() -> None:
     assert first_and_last_reward([]) is None
 
 
-def test_the_driver_is_found_among_other_jobs() -> None:
-    labels = {"tandem.dev/role": "driver"}
-    driver = {"kind": "Job", "metadata": {"name": "driver", "labels": labels}}
-    watcher = {"kind": "Job", "metadata": {"name": "peer-watcher"}}
-    assert the_driver([watcher, driver], "some") is driver
-    for objects in ([watcher], [driver, driver]):
-        with pytest.raises(UserError, match="driver Jobs, exactly one is expected"):
-            the_driver(objects, "some")
+def test_what_stands_for_a_run_is_told_by_its_shape() -> None:
+    driver, watcher = job(), job("peer-watcher-rl", "watcher")
+    sides = [raycluster("rl", "rl"), raycluster("gym", "gym")]
+    rayjob = {"kind": "RayJob", "metadata": {"name": "r"}}
+    assert top_of([*sides, watcher, driver], "some") is driver
+    made = jobset()
+    assert top_of([watcher, made], "some") is made
+    assert top_of([rayjob, watcher], "some") is rayjob
+    for objects in ([], sides, [watcher], [driver, driver], [rayjob, rayjob]):
+        with pytest.raises(UserError, match="variant some needs one RayJob") as refused:
+            top_of(objects, "some")
+        assert refused.value.code == ExitCode.USAGE
+
+
+def test_a_deadline_is_the_clusters_own() -> None:
+    assert deadline_of({"spec": {"activeDeadlineSeconds": 900}}) == 900
+    template = {"spec": {"activeDeadlineSeconds": 600}}
+    jobs = [{"name": "driver", "template": template}, {"name": "rl", "template": {"spec": {}}}]
+    assert deadline_of({"spec": {"replicatedJobs": jobs}}) == 600
+    assert deadline_of({"spec": {}}) == 86400
 
 
 @pytest.mark.parametrize(
-    ("conditions", "ended"),
+    ("things", "going"),
     [
-        ([], False),
-        ([{"type": "Complete", "status": "True"}], True),
-        ([{"type": "Failed", "status": "True"}], True),
-        ([{"type": "Failed", "status": "False"}, {"type": "Suspended", "status": "True"}], False),
+        ([], ""),
+        # What a followed run leaves.
+        ([job(ended="Complete"), pod("driver", phase="Succeeded", ready=False)], ""),
+        ([job(ended="Failed"), raycluster("rl", "rl")], ""),
+        ([pod("rl", "head", deletionTimestamp="now")], ""),
+        ([job(deletionTimestamp="now"), raycluster("gym", "gym", deletionTimestamp="now")], ""),
+        ([job(), pod("driver", phase="Pending", waiting="ErrImageNeverPull")], ""),
+        ([job(), raycluster("rl", "rl"), pod("rl", "head")], "Job driver-a7 (Running)"),
+        # Its driver is not there yet, or any more: whoever started it is at work, or a watcher.
+        ([raycluster("rl", "rl")], "RayCluster rl"),
+        ([jobset()], "JobSet run-a7 (New)"),
     ],
 )
-def test_a_job_has_ended_when_a_condition_says_so(
-    conditions: list[dict[str, str]],
-    ended: bool,  # noqa: FBT001 - a parameter of the table above
+def test_a_former_run_makes_room_when_nothing_comes_of_it_any_more(
+    things: list[dict[str, Any]], going: str
 ) -> None:
-    assert has_ended({"status": {"conditions": conditions}}) is ended
-    assert not has_ended({})
+    former = judge_former(things)
+    assert former.going.startswith(going)
+    assert bool(former.going) is bool(going)
+    assert former.things == things
+
+
+def test_steps_are_found_in_a_drivers_output(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["loading", f'{LINE_PREFIX}{{"step": 1, "mean_reward": 0.5}}', f"{LINE_PREFIX}cut {{"]
+    assert steps_in(lines) == [{"step": 1, "mean_reward": 0.5}]
+    teller = StepTeller()
+    teller.take(lines[0])
+    assert [teller.any] == [False]
+    for line in lines * 2:
+        teller.take(line)
+    assert teller.any
+    assert capsys.readouterr().err.count("mean reward 0.500") == 1

@@ -15,7 +15,7 @@ from tandem.run.verdict import (
 
 
 def rayjob(**status: str) -> dict[str, Any]:
-    return {"metadata": {"name": "run"}, "status": status}
+    return {"kind": "RayJob", "metadata": {"name": "run"}, "status": status}
 
 
 def pod(
@@ -187,7 +187,7 @@ def test_the_schedulers_words_are_repeated() -> None:
 
 
 def test_the_state_reads_as_one_phrase() -> None:
-    assert state_of({}) == "New"
+    assert state_of(rayjob()) == "New"
     assert state_of(rayjob(jobDeploymentStatus="Running", jobStatus="PENDING")) == (
         "Running / PENDING"
     )

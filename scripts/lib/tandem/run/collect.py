@@ -9,9 +9,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import urllib3
+from kubernetes import client
+
 from tandem.errors import UserError
 from tandem.paths import CACHE, CLUSTER
 from tandem.run.kube import get, kubectl
+from tandem.run.metrics import RESULTS, steps_in
+from tandem.run.pod_logs import Folder, Line, begun, connect, lines_of, parse
+from tandem.run.shapes import DRIVER, RAYJOB, Run
+from tandem_trainer.curve import draw
 
 #: Driver logs of Ray jobs lie here on the head pod, not in the pod's own output.
 _JOB_LOGS = "cat /tmp/ray/session_latest/logs/job-driver-*.log"
@@ -33,10 +40,10 @@ def _keep(path: Path, *args: str, timeout: float = 30.0) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def pods_of(namespace: str, cluster: str) -> list[dict[str, Any]]:
-    """Return the pods of a RayCluster, none when they cannot be listed."""
+def pods_of(run: Run) -> list[dict[str, Any]]:
+    """Return the pods of a run, none when they cannot be listed."""
     try:
-        found = get("pods", namespace, selector=f"ray.io/cluster={cluster}")
+        found = get("pods", run.namespace, selector=run.selector)
     except UserError:
         return []
     return list(found["items"]) if found else []
@@ -50,46 +57,72 @@ def head_of(pods: list[dict[str, Any]]) -> str:
     return ""
 
 
-def collect_logs(folder: Path, namespace: str, rayjob: str, cluster: str) -> None:
-    """Write the run's object, events, pod logs and the driver's log below a folder."""
+def collect_logs(folder: Path, run: Run) -> None:
+    """Write the run's objects, events, pods and its training command's output below a folder.
+
+    The output of containers is there already: `follow` keeps it while they live.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    _keep(folder / "rayjob.yaml", "get", "rayjob", rayjob, "-n", namespace, "-o", "yaml")
+    selector, namespace = f"--selector={run.selector}", run.namespace
+    _keep(folder / "run.yaml", "get", run.top.words, run.name, "-n", namespace, "-o", "yaml")
     _keep(folder / "events.txt", "get", "events", "-n", namespace, "--sort-by=.lastTimestamp")
-    _keep(folder / "pods.txt", "describe", "pods", "-n", namespace, "-l", "ray.io/cluster")
-    pods = pods_of(namespace, cluster)
-    for pod in pods:
-        name = pod["metadata"]["name"]
-        _keep(
-            folder / f"{name}.log",
-            "logs", name, "-n", namespace, "--all-containers", "--prefix", "--tail=20000",
-        )  # fmt: skip
-    head = head_of(pods)
-    if head:
-        driver = folder / "driver.log"
+    _keep(folder / "pods.txt", "describe", "pods", "-n", namespace, selector)
+    driver = folder / "driver.log"
+    if run.top != RAYJOB:
+        driver.write_text("".join(f"{line}\n" for line in driver_lines(folder)), encoding="utf-8")
+    elif head := head_of(pods_of(run)):
         _keep(driver, "exec", "-n", namespace, head, "-c", "ray-head", "--", "sh", "-c", _JOB_LOGS)
 
 
-def collect_results(folder: Path, namespace: str, cluster: str, source: str) -> list[Path]:
-    """Copy the run's result files from the head pod and return those that arrived.
+def keep_output(folder: Path, pods: list[dict[str, Any]]) -> None:
+    """Write what the containers of pods have said so far, unless somebody keeps it already."""
+    keeper = Folder(folder)
+    for source in (source for pod in pods for source in begun(pod)):
+        if keeper.path_of(source).exists():
+            continue
+        try:
+            for line in lines_of(connect(), source, follow=False):
+                keeper.write(line)
+        except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            keeper.write(Line(source, "", f"could not be collected: {error}"))
 
-    Args:
-        folder: Where they go.
-        namespace: The run's namespace.
-        cluster: The run's RayCluster.
-        source: Folder on the head pod.
+
+def driver_lines(logs: Path) -> list[str]:
+    """Return what the driver's container has said, as `follow` has kept it, without stamps."""
+    lines: list[str] = []
+    for path in sorted(logs.glob(f"{DRIVER}.*.{DRIVER}.log")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        lines += [parse(line.encode())[1] for line in text.splitlines()]
+    return lines
+
+
+def collect_results(folder: Path, run: Run) -> list[Path]:
+    """Put the run's metrics and their picture into a folder, and return those that there are.
+
+    A RayJob's are copied from its head pod. A driver's pod is gone with its end: its metrics
+    are in its output, and the picture is drawn from them.
     """
-    head = head_of(pods_of(namespace, cluster))
-    if not head:
-        return []
     folder.mkdir(parents=True, exist_ok=True)
+    if run.top == RAYJOB:
+        _copy_results(folder, run)
+    elif steps := steps_in(driver_lines(folder / "logs")):
+        text = "".join(json.dumps(step) + "\n" for step in steps)
+        (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+        draw([float(step["mean_reward"]) for step in steps], folder / "reward.png")
+    return sorted(path for path in folder.iterdir() if path.suffix in (".jsonl", ".png"))
+
+
+def _copy_results(folder: Path, run: Run) -> None:
+    head = head_of(pods_of(run))
+    if not head:
+        return
     try:
         kubectl(
-            "cp", "-n", namespace, "-c", "ray-head", "--retries=3", f"{head}:{source}", folder,
-            timeout=60,
+            "cp", "-n", run.namespace, "-c", "ray-head", "--retries=3", f"{head}:{RESULTS}",
+            folder, timeout=60,
         )  # fmt: skip
     except UserError as error:
         (folder / "results-missing.txt").write_text(f"{error}\n", encoding="utf-8")
-    return sorted(path for path in folder.iterdir() if path.suffix in (".jsonl", ".png"))
 
 
 def copy_logs(source: Path, target: Path, *, since: float = 0.0) -> None:

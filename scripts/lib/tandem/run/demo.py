@@ -21,21 +21,15 @@ from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ARTIFACTS, KUBECONFIG
 from tandem.process import stream
 from tandem.run import collect, preflight
-from tandem.run.end import end_lingering
-from tandem.run.follow import RunName, follow
-from tandem.run.kube import get
-from tandem.run.metrics import first_and_last_reward, read_steps
-from tandem.run.start import RESULTS, start
-from tandem.run.verdict import Verdict
+from tandem.run.identity import new_run_id
+from tandem.run.lifecycle import Outcome, carry_out, text_of
 
-DEFAULT_VARIANT = "monolithic-rayjob"
-#: Beyond the RayJob's own deadline: time for the operator to say so.
-_VERDICT_SLACK_SECONDS = 60
+DEFAULT_VARIANT = "disagg-rayclusters"
 
 _EPILOG = """\
 examples:
   python -m tandem.run.demo                       everything, then the default variant
-  python -m tandem.run.demo --variant prod-monolithic-rayjob
+  python -m tandem.run.demo --variant monolithic-rayjob
   python -m tandem.run.demo --only-run            the cluster is up and synced already
   python -m tandem.run.demo --output json         the summary on stdout
 
@@ -87,27 +81,6 @@ def use_the_cluster() -> None:
     os.environ["KUBECONFIG"] = str(KUBECONFIG)
 
 
-def _cluster_name(run_name: RunName) -> str:
-    rayjob = get("rayjobs.ray.io", run_name.namespace, name=run_name.name)
-    return str(((rayjob or {}).get("status") or {}).get("rayClusterName") or "")
-
-
-def _run(demo: Demo) -> Verdict:
-    """Apply the variant, follow it to its verdict and keep its results."""
-    started = start(demo.variant)
-    console.note(f"applied kustomize/overlays/{demo.variant} as {started.run.name}")
-    verdict: Verdict | None = None
-    try:
-        verdict = follow(started.run, timeout=started.deadline_seconds + _VERDICT_SLACK_SECONDS)
-    finally:
-        # The pods live on for a short while after the verdict: keep what they hold now.
-        cluster = _cluster_name(started.run)
-        collect.collect_results(demo.folder, started.run.namespace, cluster, RESULTS)
-        collect.collect_logs(demo.folder / "logs", started.run.namespace, started.run.name, cluster)
-    end_lingering(started.run, verdict)
-    return verdict
-
-
 def keep_failure(demo: Demo, error: UserError) -> UserError:
     """Keep what tells why the last phase failed, and return the error that names the place."""
     phase = list(demo.phases)[-1]
@@ -134,26 +107,19 @@ def keep_failure(demo: Demo, error: UserError) -> UserError:
     return UserError([*others, Problem(last.what, f"{last.fix}; {where}")], error.code)
 
 
-def _report(demo: Demo, verdict: Verdict, output: str) -> None:
-    rewards = first_and_last_reward(read_steps(demo.folder / "metrics.jsonl"))
-    summary = {
-        "variant": demo.variant,
-        "succeeded": verdict.succeeded,
-        "exit_code": verdict.exit_code,
-        "reason": verdict.reason,
-        "phases_seconds": demo.phases,
-        "reward_first_last": rewards,
-        "artifacts": str(demo.folder),
-    }
+def _report(demo: Demo, outcome: Outcome, output: str) -> None:
+    summary = outcome.summary() | {"phases_seconds": demo.phases}
     collect.write_summary(demo.folder, summary)
     if output == "json":
         print(json.dumps(summary, indent=2))
         return
     for name, seconds in demo.phases.items():
-        print(f"  {name:<10}{seconds:>8.1f} s")
-    if rewards:
-        print(f"  reward    {rewards[0]:.3f} -> {rewards[1]:.3f} (mean of 5 steps at each end)")
-    print(f"  kept in   {os.path.relpath(demo.folder)}")
+        print(f"  {name:<28}{seconds:>8.1f} s")
+    print(text_of(outcome))
+    print(f"  logs      {os.path.relpath(demo.folder)}/logs")
+    picture = demo.folder / "reward.png"
+    if picture.is_file():
+        print(f"  picture   {os.path.relpath(picture)}")
 
 
 def _parser() -> Parser:
@@ -173,26 +139,27 @@ def main() -> int:
             preflight.require_followable(args.variant)
         else:
             preflight.check(args.variant, args.provider, os.environ.get("KUBECONFIG", ""))
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    demo = Demo(args.variant, args.provider, ARTIFACTS / f"{args.variant}-{stamp}")
+    run_id = new_run_id("demo-")
+    demo = Demo(args.variant, args.provider, ARTIFACTS / run_id)
     demo.folder.mkdir(parents=True, exist_ok=True)
-    verdicts: list[Verdict] = []
+    outcomes: list[Outcome] = []
     try:
         if not args.only_run:
             demo.prepare()
         elif KUBECONFIG.is_file():
             use_the_cluster()
-        demo.phase("run", lambda: verdicts.append(_run(demo)))
+        demo.phase("run", lambda: outcomes.append(carry_out(args.variant, run_id, demo.folder)))
     except UserError as error:
         raise keep_failure(demo, error) from error
-    [verdict] = verdicts
-    _report(demo, verdict, args.output)
+    [outcome] = outcomes
+    _report(demo, outcome, args.output)
+    verdict = outcome.verdict
     if verdict.succeeded:
-        console.ok(f"run succeeded: {demo.variant}")
+        console.ok(f"run succeeded: {demo.variant}; make clean removes its last object")
         return ExitCode.OK
     console.error(
         f"run failed: {verdict.reason}: {verdict.message}",
-        f"{verdict.fix}; look at {os.path.relpath(demo.folder)}/logs",
+        f"{verdict.fix or 'read the logs'}; look at {os.path.relpath(demo.folder)}/logs",
     )
     return verdict.exit_code
 

@@ -8,15 +8,15 @@ import urllib3
 from kubernetes import client, config
 
 from tandem.console import console
-from tandem.run.follow import RunName
 from tandem.run.kube import CALL_TIMEOUT_SECONDS, kubeconfig
+from tandem.run.shapes import Run
 from tandem.run.verdict import Verdict
 
 
-def end_lingering(run: RunName, verdict: Verdict) -> bool:
-    """Delete the run's RayJob if the verdict is ours alone, and say so; else leave it be.
+def end_lingering(run: Run, verdict: Verdict) -> bool:
+    """Delete the run's top object if the verdict is ours alone, and say so; else leave it be.
 
-    A RayJob that KubeRay itself has ended goes by its own time to live. The deletion names
+    What its operator itself has ended goes by its own time to live. The deletion names
     the run's uid: a newer run of the same name is never hit. Call it after everything that
     tells about the run has been collected.
     """
@@ -25,7 +25,7 @@ def end_lingering(run: RunName, verdict: Verdict) -> bool:
     config.load_kube_config(str(kubeconfig()))
     try:
         client.CustomObjectsApi().delete_namespaced_custom_object(
-            "ray.io", "v1", run.namespace, "rayjobs", run.name,
+            run.top.group, run.top.version, run.namespace, run.top.plural, run.name,
             body=client.V1DeleteOptions(
                 preconditions=client.V1Preconditions(uid=run.uid),
                 propagation_policy="Background",
@@ -43,6 +43,6 @@ def end_lingering(run: RunName, verdict: Verdict) -> bool:
         return True
     console.warn(
         f"run {run.name} goes on and could not be ended ({why}):"
-        f" kubectl delete rayjob {run.name} -n {run.namespace}"
+        f" kubectl delete {run.top.words} {run.name} -n {run.namespace}"
     )
     return False

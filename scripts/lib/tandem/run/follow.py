@@ -1,20 +1,24 @@
-"""Follow a RayJob to its verdict: watches, not polls, and never without a deadline."""
+"""Follow a run to its verdict: watches, not polls, and never without a deadline."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
 from kubernetes import client, config
 
+from endpoint_registry.records import ERROR, WRITERS, object_name
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.run.kube import get, kubeconfig
-from tandem.run.metrics import MetricsTail
+from tandem.run.metrics import HEAD_FILE, MetricsTail, StepTeller
+from tandem.run.phases import GroupState, states_of
+from tandem.run.pod_logs import Folder, Line, Readers
+from tandem.run.shapes import DRIVER, RAYJOB, Run
 from tandem.run.verdict import Verdict, Wait, state_of, unplaced, verdict_of, waits_of
 from tandem.run.watches import Seen, WatchInto
 
@@ -22,16 +26,9 @@ from tandem.run.watches import Seen, WatchInto
 PENDING_SECONDS = 10.0
 #: The metrics connection is opened again at most this often.
 _TAIL_AGAIN_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunName:
-    """The RayJob that stands for a run, and its metrics file on the head pod."""
-
-    namespace: str
-    name: str
-    uid: str
-    metrics_path: str
+#: A driver whose end is certain says its exit code within this.
+_CODE_SECONDS = 3.0
+_ALL_READY, _FIRST_STEP = "all pods ready", "first step"
 
 
 def is_running_head(pod: dict[str, Any]) -> bool:
@@ -47,50 +44,66 @@ def is_running_head(pod: dict[str, Any]) -> bool:
 class Follower:
     """What is known of a run, and what a person was told of it."""
 
-    def __init__(self, run: RunName, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         """Know nothing yet."""
         self._run = run
         self._clock = clock
-        self._cluster = ""
+        #: Is shown each pod as it changes.
+        self.see_pod: Callable[[dict[str, Any]], None] = lambda _: None
+        self._top: dict[str, Any] | None = None
         self._pods: dict[str, dict[str, Any]] = {}
+        #: The last that was seen of pods that are gone: a driver's exit code among it.
+        self._gone: list[dict[str, Any]] = []
         self._tail: MetricsTail | None = None
         self._tail_opened = 0.0
         self._placing: dict[str, str] = {}
         self._since: dict[str, float] = {}
         self._told: set[str] = set()
+        self._phases: dict[str, str] = {}
+        self._endpoints: dict[str, str] = {}
         self._started = clock()
+        #: Seconds from the beginning to what the run came to, in order.
+        self.marks: dict[str, float] = {}
         self.state = "not seen yet"
 
     def take(self, seen: Seen) -> Verdict | None:
         """Take one observation in and return the verdict if it decides the run."""
         if seen.kind == "pod":
             self._take_pod(seen)
+        elif seen.kind == "registry":
+            self._take_registry(seen)
+        elif seen.obj["metadata"]["uid"] == self._run.uid:
+            self._take_top(seen)
+        return self.verdict()
+
+    def mark(self, name: str) -> None:
+        """Note that the run came to something; the first time counts."""
+        self.marks.setdefault(name, round(self._clock() - self._started, 1))
+
+    def verdict(self) -> Verdict | None:
+        """Return the run's verdict as far as it is known."""
+        if self._top is None:
             return None
-        if seen.obj["metadata"]["uid"] != self._run.uid:
-            return None
-        status = seen.obj.get("status") or {}
-        self._cluster = status.get("rayClusterName") or self._cluster
-        state = state_of(seen.obj)
-        if state != self.state:
-            self.state = state
-            console.note(f"{self._run.name}: {state}")
-        if seen.deleted:
-            seen.obj["metadata"].setdefault("deletionTimestamp", "now")
-        return verdict_of(seen.obj)
+        return verdict_of(self._top, [*self._pods.values(), *self._gone])
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the pods that are there."""
+        return list(self._pods.values())
 
     def tell(self) -> None:
-        """Open the metrics when the head runs, and say what pods wait for."""
+        """Open the metrics when the head runs, and say what pods do and wait for."""
         now = self._clock()
-        pods = self._own_pods()
-        heads = [pod for pod in pods if is_running_head(pod)]
+        self._tell_phases()
+        heads = [pod for pod in self._pods.values() if is_running_head(pod)]
         due = now - self._tail_opened > _TAIL_AGAIN_SECONDS
-        if heads and due and (self._tail is None or self._tail.ended):
+        in_file = self._run.top == RAYJOB
+        if in_file and heads and due and (self._tail is None or self._tail.ended):
             name = heads[0]["metadata"]["name"]
-            self._tail = MetricsTail(self._run.namespace, name, self._run.metrics_path)
+            self._tail = MetricsTail(self._run.namespace, name, HEAD_FILE)
             self._tail.start()
             self._tail_opened = now
         if now - self._started > PENDING_SECONDS:
-            placing = unplaced(pods)
+            placing = unplaced(self._pods.values())
             for name, words in placing.items():
                 if self._placing.get(name) != words:
                     console.warn(f"pending: {name}: {words}")
@@ -117,53 +130,91 @@ class Follower:
         if self.given_up() is None:
             return None
         try:
-            found = get("pods", self._run.namespace, selector=f"ray.io/cluster={self._cluster}")
+            found = get("pods", self._run.namespace, selector=self._run.selector)
         except UserError:
             return None
         self._pods = {pod["metadata"]["name"]: pod for pod in (found or {}).get("items", [])}
         return self.given_up()
-
-    def _waits(self, now: float) -> list[Wait]:
-        """Return what pods wait for, keeping since when."""
-        waits = waits_of(self._own_pods())
-        self._since = {wait.key: self._since.get(wait.key, now) for wait in waits}
-        return waits
 
     def close(self) -> None:
         """End the connection to the head pod."""
         if self._tail:
             self._tail.stop()
 
+    def _waits(self, now: float) -> list[Wait]:
+        """Return what pods wait for, keeping since when."""
+        waits = waits_of(self._pods.values())
+        self._since = {wait.key: self._since.get(wait.key, now) for wait in waits}
+        return waits
+
+    def _tell_phases(self) -> None:
+        states = states_of([self._top] if self._top else [], self._pods.values())
+        for state in states:
+            words, name = words_of(state), str(state.group)
+            if self._pods and self._phases.get(name) != words:
+                console.note(f"{name}: {words}")
+            self._phases[name] = words
+        ready = bool(states) and all(state.phase in ("Running", "Succeeded") for state in states)
+        if ready:
+            self.mark(_ALL_READY)
+        elif _FIRST_STEP not in self.marks:
+            # More pods have come: those before were not all.
+            self.marks.pop(_ALL_READY, None)
+
+    def _take_top(self, seen: Seen) -> None:
+        top = seen.obj
+        top.setdefault("kind", self._run.top.kind)
+        if seen.deleted:
+            top["metadata"].setdefault("deletionTimestamp", "now")
+        self._top = top
+        state = state_of(top)
+        if state != self.state:
+            self.state = state
+            console.note(f"{self._run.name}: {state}")
+
     def _take_pod(self, seen: Seen) -> None:
         name = seen.obj["metadata"]["name"]
         if seen.deleted:
             self._pods.pop(name, None)
+            self._gone.append(seen.obj)
         else:
             self._pods[name] = seen.obj
+            self.see_pod(seen.obj)
 
-    def _own_pods(self) -> list[dict[str, Any]]:
-        if not self._cluster:
-            return []
-        return [
-            pod
-            for pod in self._pods.values()
-            if (pod["metadata"].get("labels") or {}).get("ray.io/cluster") == self._cluster
-        ]
+    def _take_registry(self, seen: Seen) -> None:
+        data = {} if seen.deleted else seen.obj.get("data") or {}
+        for key, value in data.items():
+            if value and self._endpoints.get(key) != value:
+                told = console.warn if key == ERROR else console.note
+                told(f"endpoint registry: {key} = {value}")
+                if key in WRITERS:
+                    self.mark(f"{key} published")
+        self._endpoints = dict(data)
+
+
+def words_of(state: GroupState) -> str:
+    """Return a group's state as a person reads it: `Running 1/1`."""
+    return f"{state.phase} {state.ready}/{state.wanted}"
 
 
 @contextmanager
-def _watches(run: RunName) -> Iterator[Queue[Seen]]:
+def _watches(run: Run) -> Iterator[Queue[Seen]]:
     config.load_kube_config(str(kubeconfig()))
     queue: Queue[Seen] = Queue()
+    core = client.CoreV1Api()
     watches = [
         WatchInto(
-            "rayjob", queue, client.CustomObjectsApi().list_namespaced_custom_object,
-            group="ray.io", version="v1", plural="rayjobs", namespace=run.namespace,
-            field_selector=f"metadata.name={run.name}",
+            "top", queue, client.CustomObjectsApi().list_namespaced_custom_object,
+            group=run.top.group, version=run.top.version, plural=run.top.plural,
+            namespace=run.namespace, field_selector=f"metadata.name={run.name}",
         ),
         WatchInto(
-            "pod", queue, client.CoreV1Api().list_namespaced_pod,
-            namespace=run.namespace, label_selector="ray.io/cluster",
+            "pod", queue, core.list_namespaced_pod,
+            namespace=run.namespace, label_selector=run.selector,
+        ),
+        WatchInto(
+            "registry", queue, core.list_namespaced_config_map, namespace=run.namespace,
+            field_selector=f"metadata.name={object_name(run.run_id)}",
         ),
     ]  # fmt: skip
     for each in watches:
@@ -175,35 +226,89 @@ def _watches(run: RunName) -> Iterator[Queue[Seen]]:
             each.stop()
 
 
-def follow(run: RunName, *, timeout: float) -> Verdict:
+def follow(
+    run: Run,
+    *,
+    timeout: float,
+    keep: Path | None = None,
+    drain: float = 0.0,
+    marks: dict[str, float] | None = None,
+) -> Verdict:
     """Block until the run has a verdict, telling a person what happens meanwhile.
 
     Args:
         run: The run.
         timeout: Seconds to wait at most; the API server may be away for part of it.
+        keep: Folder that gets the output of every container as it comes, if any.
+        drain: Seconds that pods get after the verdict to end and say their last words.
+        marks: Gets the seconds from now to what the run comes to.
 
     Raises:
         UserError: The time passed without a verdict.
     """
     follower = Follower(run)
+    readers = Readers(_taker(follower, run, keep))
+    follower.see_pod = readers.see
+    follower.marks = {} if marks is None else marks
     deadline = time.monotonic() + timeout
     try:
         with _watches(run) as queue:
             while (left := deadline - time.monotonic()) > 0:
-                try:
-                    verdict = follower.take(queue.get(timeout=min(left, 1.0)))
-                except Empty:
-                    verdict = None
-                verdict = verdict or follower.confirmed()
+                verdict = _take(follower, queue, min(left, 1.0)) or follower.confirmed()
                 if verdict:
-                    return verdict
+                    follower.mark("verdict")
+                    return _last_words(follower, queue, verdict, drain)
                 follower.tell()
     finally:
         follower.close()
+        readers.drain(_CODE_SECONDS)
+        readers.stop()
     raise UserError(
         Problem(
             f"run {run.name} has no verdict after {timeout:.0f} s (last state: {follower.state})",
-            f"kubectl describe rayjob {run.name} -n {run.namespace}",
+            f"kubectl describe {run.top.words} {run.name} -n {run.namespace}",
         ),
         ExitCode.FAILURE,
     )
+
+
+def _taker(follower: Follower, run: Run, keep: Path | None) -> Callable[[Line], None]:
+    folder, teller = Folder(keep) if keep else None, StepTeller()
+
+    def take(line: Line) -> None:
+        if folder:
+            folder.write(line)
+        if line.source.role == DRIVER and run.top != RAYJOB:
+            teller.take(line.text)
+            if teller.any:
+                follower.mark(_FIRST_STEP)
+
+    return take
+
+
+def _take(follower: Follower, queue: Queue[Seen], seconds: float) -> Verdict | None:
+    try:
+        return follower.take(queue.get(timeout=seconds))
+    except Empty:
+        return follower.verdict()
+
+
+def _last_words(
+    follower: Follower, queue: Queue[Seen], verdict: Verdict, seconds: float
+) -> Verdict:
+    """Wait for the pods' ends, and return the verdict with what became known meanwhile."""
+    if verdict.lingers:
+        return verdict
+    now = time.monotonic()
+    code_by, until = now + _CODE_SECONDS, now + seconds
+    while (now := time.monotonic()) < max(code_by, until):
+        known = verdict.succeeded or verdict.exit_code > 1
+        going = [p for p in follower.pods() if not _has_ended(p)]
+        if not going or (now >= until and (known or now >= code_by)):
+            break
+        verdict = _take(follower, queue, 0.5) or verdict
+    return verdict
+
+
+def _has_ended(pod: dict[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

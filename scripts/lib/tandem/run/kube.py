@@ -16,7 +16,7 @@ from typing import Any
 import urllib3
 from kubernetes import client, config
 
-from tandem.errors import ExitCode, Problem, UserError
+from tandem.errors import Problem, UserError
 from tandem.paths import KUBECONFIG
 from tandem.process import run
 
@@ -64,7 +64,10 @@ def require_cluster() -> None:
 
 
 def kubectl(
-    *args: str | Path, timeout: float = CALL_TIMEOUT_SECONDS, log: Path | None = None
+    *args: str | Path,
+    timeout: float = CALL_TIMEOUT_SECONDS,
+    log: Path | None = None,
+    stdin: str | None = None,
 ) -> str:
     """Run kubectl against the cluster and return what it prints.
 
@@ -73,7 +76,7 @@ def kubectl(
     """
     return run(
         ["kubectl", f"--kubeconfig={kubeconfig()}", *args], timeout=timeout, log=log,
-        fix="make cluster-status tells whether the cluster is well",
+        stdin=stdin, fix="make cluster-status tells whether the cluster is well",
     )  # fmt: skip
 
 
@@ -124,44 +127,3 @@ def asker(path: str = "") -> Ask:
         return found
 
     return ask
-
-
-def the_rayjob(objects: list[dict[str, Any]], variant: str) -> dict[str, Any]:
-    """Return the one RayJob of a rendered variant.
-
-    Raises:
-        UserError: There is none, or more than one.
-    """
-    found = [obj for obj in objects if obj["kind"] == "RayJob"]
-    if len(found) != 1:
-        raise UserError(
-            Problem(
-                f"variant {variant} holds {len(found)} RayJobs, this command follows exactly one",
-                "choose a variant with one RayJob, or apply it with kubectl apply -k",
-            ),
-            ExitCode.USAGE,
-        )
-    return found[0]
-
-
-def the_driver(objects: list[dict[str, Any]], variant: str) -> dict[str, Any]:
-    """Return the Job of a rendered variant whose end is the run's.
-
-    Raises:
-        UserError: There is none, or more than one.
-    """
-    found = [
-        obj
-        for obj in objects
-        if obj["kind"] == "Job"
-        and (obj["metadata"].get("labels") or {}).get("tandem.dev/role") == "driver"
-    ]
-    if len(found) != 1:
-        raise UserError(
-            Problem(
-                f"variant {variant} holds {len(found)} driver Jobs, exactly one is expected",
-                "choose a variant with one RayJob or one driver, or apply it with kubectl apply -k",
-            ),
-            ExitCode.USAGE,
-        )
-    return found[0]

@@ -12,7 +12,11 @@ from typing import Any
 from tandem.console import console
 from tandem.paths import BIN
 from tandem.run.kube import kubeconfig
+from tandem_trainer.metrics import LINE_PREFIX
 
+#: Where the training command writes (kustomize/components/smoke), and its file of steps.
+RESULTS = "/artifacts/run"
+HEAD_FILE = f"{RESULTS}/metrics.jsonl"
 #: Steps at each end whose mean tells whether the reward rose.
 WINDOW = 5
 
@@ -24,6 +28,12 @@ def metrics_of(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return loaded if isinstance(loaded, dict) and "step" in loaded else None
+
+
+def steps_in(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the steps that a training command has told of in its output."""
+    told = (line.partition(LINE_PREFIX)[2] for line in lines)
+    return [step for record in told if record and (step := metrics_of(record))]
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
@@ -43,6 +53,29 @@ def first_and_last_reward(steps: Iterable[dict[str, Any]]) -> tuple[float, float
     return sum(first) / len(first), sum(last) / len(last)
 
 
+class StepTeller:
+    """Tells a person each training step, once."""
+
+    def __init__(self) -> None:
+        """Nothing is told yet."""
+        self._last_step = -1
+
+    @property
+    def any(self) -> bool:
+        """Whether there was a step."""
+        return self._last_step >= 0
+
+    def take(self, line: str) -> None:
+        """Take a line of a training command's output, or of its file."""
+        step = metrics_of(line.partition(LINE_PREFIX)[2] or line)
+        if step and int(step["step"]) > self._last_step:
+            self._last_step = int(step["step"])
+            console.note(
+                f"step {step['step']:>3}  mean reward {step['mean_reward']:.3f}  "
+                f"weight version {step.get('weight_version')}"
+            )
+
+
 class MetricsTail(threading.Thread):
     """Prints each training step while the run works; ends by itself with the head pod."""
 
@@ -54,7 +87,7 @@ class MetricsTail(threading.Thread):
              pod, "-c", "ray-head", "--", "tail", "-n", "+1", "-F", path],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        self._last_step = -1
+        self._teller = StepTeller()
 
     def run(self) -> None:
         """Print each step as it comes."""
@@ -62,15 +95,7 @@ class MetricsTail(threading.Thread):
             return
         with self._tail.stdout as lines:
             for line in lines:
-                self._tell(metrics_of(line))
-
-    def _tell(self, step: dict[str, Any] | None) -> None:
-        if step and int(step["step"]) > self._last_step:
-            self._last_step = int(step["step"])
-            console.note(
-                f"step {step['step']:>3}  mean reward {step['mean_reward']:.3f}  "
-                f"weight version {step.get('weight_version')}"
-            )
+                self._teller.take(line)
 
     @property
     def ended(self) -> bool:

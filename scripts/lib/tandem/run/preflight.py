@@ -17,6 +17,7 @@ from tandem.images.engine import detect
 from tandem.paths import BIN, KUBECONFIG
 from tandem.render import OVERLAYS, require_variant
 from tandem.run.kube import CannotTell, asker
+from tandem.run.shapes import JOB, JOBSET, RAYJOB
 from tandem.tools.build import check_disk, require_go
 from tandem.tools.catalogue import go_modules
 from tandem.yamls import load_all
@@ -57,30 +58,30 @@ def components_of(variant: str) -> list[str]:
     return [path.rpartition("/")[2] for path in _listed(OVERLAYS / variant, "components")]
 
 
-def kinds_of(folder: Path) -> list[str]:
+def kinds_of(folder: Path) -> set[str]:
     """Return the kinds of a kustomization's own resources (not components'); needs no tool."""
-    kinds = []
+    kinds: set[str] = set()
     for resource in _listed(folder, "resources"):
         path = folder / resource
         if path.is_dir():
-            kinds += kinds_of(path)
+            kinds |= kinds_of(path)
         else:
-            kinds += [str(obj["kind"]) for obj in load_all(path.read_text(encoding="utf-8"))]
+            kinds |= {str(obj["kind"]) for obj in load_all(path.read_text(encoding="utf-8"))}
     return kinds
 
 
 def require_followable(variant: str) -> None:
-    """Refuse a variant that there is not, or that the demo could not follow.
+    """Refuse a variant that there is not, or that has no object whose end is the run's.
 
     Raises:
         UserError: With code 2.
     """
     require_variant(variant)
-    count = kinds_of(OVERLAYS / variant).count("RayJob")
-    if count != 1:
+    kinds = kinds_of(OVERLAYS / variant)
+    if not kinds & {RAYJOB.kind, JOBSET.kind, JOB.kind}:
         raise UserError(
             Problem(
-                f"variant {variant} holds {count} RayJobs, the demo follows exactly one",
+                f"variant {variant} holds no RayJob, JobSet or Job: it has no end to follow",
                 f"make cluster-up sync, then make deploy VARIANT={variant}",
             ),
             ExitCode.USAGE,

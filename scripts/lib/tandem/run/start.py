@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
-from tandem.render import OVERLAYS, render_variant
-from tandem.run.collect import pods_of
-from tandem.run.follow import RunName
-from tandem.run.kube import asker, get, kubectl, require_cluster, the_driver, the_rayjob
+from tandem.render import OVERLAYS, kustomize, render_variant, require_variant
+from tandem.run.identity import drop_overlay, keep_overlay, write_overlay
+from tandem.run.kube import asker, get, kubectl, require_cluster
 from tandem.run.needs import lacks, needs_of
+from tandem.run.remove import REMOVE_SECONDS, remove_all, things_of
+from tandem.run.shapes import (
+    RUN_ID_LABEL,
+    Run,
+    deadline_of,
+    labels_of,
+    resource_of,
+    top_of,
+    workloads_of,
+)
 from tandem.run.verdict import state_of, verdict_of, waits_of
-
-#: A finished RayJob with its pods is gone well within this.
-_DELETE_TIMEOUT_SECONDS = 120
-#: Where the training command writes on the head pod (kustomize/components/smoke).
-RESULTS = "/artifacts/run"
+from tandem.yamls import dump
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run that was applied; `deadline_seconds` is the RayJob's own."""
+    """A run that was applied; `deadline_seconds` is the cluster's own."""
 
-    run: RunName
+    run: Run
     deadline_seconds: float
 
 
@@ -80,31 +87,6 @@ def node_images() -> set[str]:
     }
 
 
-def make_room(namespace: str, name: str) -> None:
-    """Delete a former run of this name if it has ended or cannot succeed; refuse if it can."""
-    former = get("rayjobs.ray.io", namespace, name=name)
-    if former is None:
-        return
-    why = state_of(former)
-    if verdict_of(former) is None:
-        # Whoever followed it may be gone, and it would wait to its deadline.
-        cluster = str((former.get("status") or {}).get("rayClusterName") or "")
-        hopeless = [w for w in waits_of(pods_of(namespace, cluster)) if w.patience == 0]
-        if not hopeless:
-            raise UserError(
-                Problem(
-                    f"run {name} is still going ({why})",
-                    f"wait for it, or end it: kubectl delete rayjob {name} -n {namespace}",
-                )
-            )
-        why = f"it could no longer succeed: {hopeless[0].verdict.message}"
-    console.note(f"removing the former run {name} ({why})")
-    kubectl(
-        "delete", "rayjob", name, "-n", namespace, f"--timeout={_DELETE_TIMEOUT_SECONDS}s",
-        timeout=_DELETE_TIMEOUT_SECONDS + 10,
-    )  # fmt: skip
-
-
 def _require_all(objects: list[dict[str, Any]]) -> None:
     """Refuse objects that this cluster could never run, before any is applied."""
     require_cluster()
@@ -113,81 +95,143 @@ def _require_all(objects: list[dict[str, Any]]) -> None:
         raise UserError(problems)
 
 
-def has_ended(job: dict[str, Any]) -> bool:
-    """Return whether a Job is complete or has failed."""
-    conditions = (job.get("status") or {}).get("conditions") or []
-    return any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in conditions)
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What is there of a former run of the same id.
+
+    Attributes:
+        things: Every object and pod of it.
+        going: Why it goes on by itself to its end or its deadline, "" when it does not.
+        why: What became of it, for a person.
+    """
+
+    things: list[dict[str, Any]]
+    going: str = ""
+    why: str = ""
 
 
-def start_driver(variant: str) -> tuple[str, str]:
-    """Apply a variant whose driver is a Job, and return the Job's namespace and name.
+def judge_former(things: list[dict[str, Any]]) -> Former:
+    """Return whether a former run makes room. Pure.
 
-    What an ended run of these names has left (its Job with the verdict) makes room.
+    It does when it has ended, is being deleted, or can no longer succeed: whoever followed
+    it may be gone, and it would hold its GPUs to its deadline.
+    """
+    workloads = workloads_of(things)
+    pods = [thing for thing in things if thing["kind"] == "Pod"]
+    ends = {True: "it is being deleted", False: ""}
+    why = ends[any(each["metadata"].get("deletionTimestamp") for each in workloads)]
+    for each in workloads:
+        if each["kind"] == "RayCluster":
+            continue  # it never ends by itself
+        if (verdict := verdict_of(each, pods)) is not None:
+            why = f"{each['kind']} {each['metadata']['name']}: {verdict.reason}"
+    if not workloads or why:
+        return Former(things, why=why or "only leftovers")
+    hopeless = [wait for wait in waits_of(pods) if wait.patience == 0]
+    if hopeless:
+        return Former(things, why=f"it could no longer succeed: {hopeless[0].verdict.message}")
+    names = ", ".join(
+        f"{each['kind']} {each['metadata']['name']} ({state_of(each)})"
+        for each in workloads
+        if not labels_of(each).get("ray.io/originated-from-cr-name")
+    )
+    return Former(things, going=names)
+
+
+def make_room(namespace: str, run_id: str) -> None:
+    """Delete a former run of this id if it has ended or cannot succeed; refuse if it can.
 
     Raises:
-        UserError: The variant is unknown or has no such Job, the cluster lacks something that
-            it needs, or a run of these names goes on.
+        UserError: It goes on, or would not go.
     """
-    objects = render_variant(variant)
-    driver = the_driver(objects, variant)
-    name, namespace = driver["metadata"]["name"], driver["metadata"]["namespace"]
-    _require_all(objects)
-    former = get("jobs.batch", namespace, name=name)
-    # The sides of an ended run go a little later than its Job ends.
-    there = [
-        f"RayCluster {obj['metadata']['name']}"
-        for obj in objects
-        if obj["kind"] == "RayCluster"
-        and get("rayclusters.ray.io", namespace, name=obj["metadata"]["name"])
-    ]
-    if former and not has_ended(former):
-        there.append(f"Job {name}")
-    if there:
+    former = judge_former(things_of(namespace, run_id))
+    if former.going:
         raise UserError(
             Problem(
-                f"a run of {variant} is still there ({', '.join(there)})",
-                f"wait for its end, or end it: make undeploy VARIANT={variant}",
+                f"run {run_id} is still going: {former.going}",
+                f"wait for it, end it (make stop RUN_ID={run_id}), or choose another RUN_ID",
             )
         )
-    if former:
-        console.note(f"removing what the former run has left: Job {name}")
-        remove(variant)
-    kubectl("apply", "-k", OVERLAYS / variant, timeout=60)
-    return namespace, name
+    if former.things:
+        console.note(f"removing what is left of the former run {run_id} ({former.why})")
+        remove_all(namespace, run_id)
 
 
-def remove(variant: str) -> None:
-    """Delete everything of a variant, and wait until it is gone."""
-    kubectl(
-        "delete", "-k", OVERLAYS / variant, "--ignore-not-found", "--cascade=foreground",
-        f"--timeout={_DELETE_TIMEOUT_SECONDS}s", timeout=_DELETE_TIMEOUT_SECONDS + 10,
-    )  # fmt: skip
+def run_id_of(top: dict[str, Any]) -> str:
+    """Return the id of the run that an object stands for."""
+    return labels_of(top).get(RUN_ID_LABEL, str(top["metadata"]["name"]))
 
 
-def start(variant: str) -> Started:
-    """Apply a variant and return the run.
+def _claim(objects: list[dict[str, Any]], run_id: str) -> None:
+    """Create the first object that bears the run's id; of two starts at once only one can.
 
     Raises:
-        UserError: The variant is unknown, the cluster lacks something that it needs, or a
-            run of that name goes on.
+        UserError: Somebody else was first.
     """
-    objects = render_variant(variant)
-    rayjob = the_rayjob(objects, variant)
-    name, namespace = rayjob["metadata"]["name"], rayjob["metadata"]["namespace"]
+    first = next(obj for obj in objects if labels_of(obj).get(RUN_ID_LABEL) == run_id)
+    try:
+        kubectl("create", "--save-config", "-f", "-", stdin=dump(first), timeout=60)
+    except UserError as error:
+        if "AlreadyExists" not in str(error):
+            raise
+        raise UserError(
+            Problem(
+                f"run {run_id} is being started by somebody else",
+                f"see it with make status RUN_ID={run_id}, or choose another RUN_ID",
+            )
+        ) from error
+
+
+def _start(folder: Path, variant: str, admitted: Callable[[], Path]) -> Started:
+    objects = kustomize(folder)
+    top = top_of(objects, variant)
+    name, namespace = top["metadata"]["name"], top["metadata"]["namespace"]
+    run_id = run_id_of(top)
     _require_all(objects)
-    make_room(namespace, name)
+    make_room(namespace, run_id)
     started = time.monotonic()
-    kubectl("apply", "-k", OVERLAYS / variant, timeout=60)
-    applied = get("rayjobs.ray.io", namespace, name=name)
+    _claim(objects, run_id)
+    kubectl("apply", "-k", admitted(), timeout=60)
+    resource = resource_of(top["kind"])
+    applied = get(resource.words, namespace, name=name)
     if applied is None:
         raise UserError(
             Problem(
-                f"run {name} vanished {time.monotonic() - started:.0f} s after it was applied",
+                f"run {run_id} vanished {time.monotonic() - started:.0f} s after it was applied",
                 f"see who deleted it: kubectl get events -n {namespace}",
             ),
             ExitCode.FAILURE,
         )
-    deadline = float(rayjob["spec"].get("activeDeadlineSeconds") or 3600)
-    metrics = f"{RESULTS}/metrics.jsonl"
-    run = RunName(namespace, name, str(applied["metadata"]["uid"]), metrics)
-    return Started(run, deadline)
+    run = Run(namespace, run_id, resource, name, str(applied["metadata"]["uid"]))
+    return Started(run, deadline_of(top))
+
+
+def start(variant: str, run_id: str = "") -> Started:
+    """Apply a variant and return the run.
+
+    Args:
+        variant: Folder of kustomize/overlays.
+        run_id: The run's id, in all of its names; the variant's own, fixed one by default.
+
+    Raises:
+        UserError: The variant is unknown, the cluster lacks something that it needs, or a
+            run of that id goes on.
+    """
+    require_variant(variant)
+    if not run_id:
+        return _start(OVERLAYS / variant, variant, lambda: OVERLAYS / variant)
+    folder = write_overlay(variant, run_id)
+    try:
+        return _start(folder, variant, lambda: keep_overlay(run_id))
+    finally:
+        drop_overlay(run_id)
+
+
+def remove(variant: str) -> None:
+    """Delete everything of a variant that was applied under its own, fixed id."""
+    top = top_of(render_variant(variant), variant)
+    remove_all(top["metadata"]["namespace"], run_id_of(top))
+    kubectl(
+        "delete", "-k", OVERLAYS / variant, "--ignore-not-found", "--cascade=foreground",
+        f"--timeout={REMOVE_SECONDS}s", timeout=REMOVE_SECONDS + 10,
+    )  # fmt: skip

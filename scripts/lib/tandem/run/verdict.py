@@ -1,7 +1,8 @@
-"""How a run ended, read from its RayJob and its pods. Pure: objects in, verdict out.
+"""How a run ended, read from its top object and its pods. Pure: objects in, verdict out.
 
-Source: KubeRay 1.6 `RayJobStatus` (`jobDeploymentStatus`, `jobStatus`, `reason`,
-`message`) and the pod's `containerStatuses`.
+Sources: KubeRay 1.6 `RayJobStatus` (`jobDeploymentStatus`, `jobStatus`, `reason`, `message`);
+conditions of JobSet 0.12 (`Completed`, `Failed`) and of Jobs (`Complete`, `Failed`); the
+watchers' annotation; the pod's `containerStatuses`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from peer_watcher.convert import VERDICT_ANNOTATION
+from peer_watcher.facts import Outcome
+from peer_watcher.facts import Verdict as WatcherVerdict
+from tandem.run.shapes import DRIVER, RAYJOB, role_of
 
 Object = Mapping[str, Any]
 
@@ -38,6 +44,11 @@ UNSEEN_PATIENCE_SECONDS = 180.0
 #: Source: KAI's pod-grouper names the PodGroup here when it takes a pod in.
 _KAI_GROUP = "pod-group-name"
 _EXIT_CODE = re.compile(r"exit code:? (\d+)")
+#: Exit codes of a program that was ended by SIGKILL or SIGTERM: not its own.
+_ENDED_FROM_OUTSIDE = (137, 143)
+_READ_LOGS = "read the collected logs"
+#: Reason of a run whose object went without a verdict on it.
+DELETED = "Deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +90,95 @@ class Wait:
     verdict: Verdict
 
 
-def state_of(rayjob: Object) -> str:
+def conditions_of(obj: Object) -> dict[str, Object]:
+    """Return the conditions of an object that hold, by type."""
+    found = (obj.get("status") or {}).get("conditions") or []
+    return {str(each["type"]): each for each in found if each.get("status") == "True"}
+
+
+def state_of(top: Object) -> str:
     """Return the run's state as a person reads it, such as `Running / PENDING`."""
-    status = rayjob.get("status") or {}
-    deployment = status.get("jobDeploymentStatus") or "New"
-    job = status.get("jobStatus")
-    return f"{deployment} / {job}" if job else str(deployment)
+    status = top.get("status") or {}
+    if top["kind"] == RAYJOB.kind:
+        deployment = status.get("jobDeploymentStatus") or "New"
+        job = status.get("jobStatus")
+        return f"{deployment} / {job}" if job else str(deployment)
+    ended = [name for name in ("Complete", "Completed", "Failed") if name in conditions_of(top)]
+    if ended:
+        return ended[0]
+    if top["spec"].get("suspend"):
+        return "Suspended"
+    jobs = status.get("replicatedJobsStatus") or []
+    running = status.get("active") or any(job.get("active") for job in jobs)
+    return "Running" if running else "New"
 
 
-def verdict_of(rayjob: Object) -> Verdict | None:
-    """Return the run's verdict, or None while it can still go either way."""
+def driver_exit_code(pods: Iterable[Object]) -> int | None:
+    """Return the driver's own exit code; None when it goes on, is not there or was killed."""
+    for pod in pods:
+        if role_of(pod) != DRIVER:
+            continue
+        for container in (pod.get("status") or {}).get("containerStatuses") or []:
+            ended = (container.get("state") or {}).get("terminated")
+            if container.get("name") == DRIVER and ended:
+                code = int(ended.get("exitCode") or 0)
+                return None if code in _ENDED_FROM_OUTSIDE else code
+    return None
+
+
+def verdict_of(top: Object, pods: Iterable[Object] = ()) -> Verdict | None:
+    """Return the run's verdict, or None while it can still go either way.
+
+    Args:
+        top: The object that stands for the run.
+        pods: Its pods, for the driver's exit code.
+    """
+    code = driver_exit_code(pods) or 1
+    if told := told_by_watcher(top, code):
+        return told
+    return _of_rayjob(top) if top["kind"] == RAYJOB.kind else _of_jobs(top, code)
+
+
+def told_by_watcher(obj: Object, code: int = 1) -> Verdict | None:
+    """Return the verdict that a watcher has written on an object, None when there is none."""
+    annotations = (obj.get("metadata") or {}).get("annotations") or {}
+    found = WatcherVerdict.from_json(str(annotations.get(VERDICT_ANNOTATION, "")))
+    if found is None:
+        return None
+    succeeded = found.outcome is Outcome.SUCCEEDED
+    said = "; ".join(dict.fromkeys([found.reason, *found.evidence]))
+    return Verdict(
+        succeeded, 0 if succeeded else code, str(found.rule), said, "" if succeeded else _READ_LOGS
+    )
+
+
+def _deleted(top: Object) -> Verdict:
+    return Verdict(
+        succeeded=False, exit_code=1, reason=DELETED,
+        message=f"the {top['kind']} is being deleted before it ended",
+        fix="see who deleted it: kubectl get events",
+    )  # fmt: skip
+
+
+def _of_jobs(top: Object, code: int) -> Verdict | None:
+    """Return the verdict of a JobSet, or of a driver Job."""
+    holds = conditions_of(top)
+    if {"Complete", "Completed"} & holds.keys():
+        return Verdict(succeeded=True, exit_code=0, reason="Succeeded", message="the driver ended")
+    if failed := holds.get("Failed"):
+        said = str(failed.get("message") or "no message")
+        return Verdict(
+            succeeded=False, exit_code=code, reason=str(failed.get("reason") or "Failed"),
+            message=said.strip(), fix=_READ_LOGS,
+        )  # fmt: skip
+    return _deleted(top) if top["metadata"].get("deletionTimestamp") else None
+
+
+def _of_rayjob(rayjob: Object) -> Verdict | None:
     status = rayjob.get("status") or {}
     deployment, job = status.get("jobDeploymentStatus"), status.get("jobStatus")
     if (rayjob.get("metadata") or {}).get("deletionTimestamp") and deployment != "Complete":
-        return Verdict(
-            succeeded=False, exit_code=1, reason="Deleted",
-            message="the RayJob is being deleted before it ended",
-            fix="see who deleted it: kubectl get events",
-        )  # fmt: skip
+        return _deleted(rayjob)
     # The deployment status is the one that is final; a jobStatus alone can still be
     # followed by a retry.
     if deployment == "Complete" and job == "SUCCEEDED":
@@ -110,7 +192,7 @@ def verdict_of(rayjob: Object) -> Verdict | None:
         exit_code=int(code[1]) if code and int(code[1]) else 1,
         reason=str(status.get("reason") or job or deployment),
         message=message.strip(),
-        fix="read the collected logs",
+        fix=_READ_LOGS,
     )
 
 

@@ -41,14 +41,14 @@ class WatchInto(threading.Thread):
         super().__init__(daemon=True, name=f"watch-{kind}")
         self._kind, self._queue = kind, queue
         self._list, self._arguments = list_call, arguments
-        self._stop = threading.Event()
+        self._halt = threading.Event()
         self._to_plain = cast(
             Callable[[object], dict[str, Any]], client.ApiClient().sanitize_for_serialization
         )
 
     def run(self) -> None:
         """Watch until stopped."""
-        while not self._stop.is_set():
+        while not self._halt.is_set():
             try:
                 watcher: Any = watch.Watch()
                 for event in watcher.stream(
@@ -57,12 +57,12 @@ class WatchInto(threading.Thread):
                 ):  # fmt: skip
                     plain = self._to_plain(event["object"])
                     self._queue.put(Seen(self._kind, event["type"] == "DELETED", plain))
-                    if self._stop.is_set():
+                    if self._halt.is_set():
                         return
             except (client.ApiException, urllib3.exceptions.HTTPError, OSError):
                 # The server is away or the watch too old: list again after a pause.
-                self._stop.wait(_REOPEN_SECONDS)
+                self._halt.wait(_REOPEN_SECONDS)
 
     def stop(self) -> None:
         """Stop after the observation at hand; the thread is a daemon and holds nothing up."""
-        self._stop.set()
+        self._halt.set()

@@ -34,6 +34,7 @@ from tandem_common.logs import get_logger
 
 FIELD_MANAGER: Final = "peer-watcher"
 _REPORTER: Final = "tandem.dev/peer-watcher"
+RUN_ID_LABEL = "tandem.dev/run-id"
 #: The API's own limit for the note of an Event.
 _NOTE_LENGTH: Final = 1000
 _CALL_SECONDS: Final = 10.0
@@ -69,6 +70,7 @@ class Actor:
         identity: str,
         now: Callable[[], str],
         count: Callable[[str, str], None] = lambda _kind, _result: None,
+        run_id: str = "",
     ) -> None:
         """Take what is needed.
 
@@ -77,11 +79,14 @@ class Actor:
             identity: Name of this watcher, for verdicts and Events.
             now: Wall time as RFC 3339 with microseconds, for people and Events.
             count: Told of each deletion: kind, result.
+            run_id: The run's id; Events bear it as a label, so that they are found by it when
+                the run's objects are gone.
         """
         self._client = client
         self._identity = identity
         self._now = now
         self._count = count
+        self._labels = {RUN_ID_LABEL: run_id} if run_id else {}
         self._log = get_logger()
         #: Whether the verdict stands on some object of the run, be it gone by now.
         self._stands = False
@@ -102,7 +107,7 @@ class Actor:
         """
         resource = RESOURCES[target.ref.kind]
         body = {
-            "metadata": {"name": name},
+            "metadata": {"name": name, "labels": self._labels},
             "eventTime": self._now(),
             "reportingController": _REPORTER,
             "reportingInstance": self._identity,

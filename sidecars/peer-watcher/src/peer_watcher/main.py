@@ -266,7 +266,9 @@ def build(
         poll_seconds=settings.poll_seconds, clock=clock, on_reconnect=metrics.reconnected,
     )  # fmt: skip
     identity = os.environ.get("HOSTNAME") or socket.gethostname()
-    actor = Actor(client, identity=identity, now=wall_time, count=metrics.deleted)
+    actor = Actor(
+        client, identity=identity, now=wall_time, count=metrics.deleted, run_id=settings.job_id
+    )
     return Watcher(
         settings.members, settings.limits, observer, actor, metrics,
         observe_only=settings.observe_only, teardown_seconds=settings.teardown_seconds,

@@ -1,0 +1,164 @@
+"""What makes a variant one run among others: its id, in every name and label.
+
+`.runs/<id>/kustomization.yaml` is an overlay like any other: `kubectl apply -k .runs/<id>`
+is what `make run` does, and a person without this program can do it too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tandem.errors import ExitCode, Problem, UserError
+from tandem.paths import ROOT
+from tandem.render import render_variant
+from tandem.run.shapes import JOBSET, RAYCLUSTER, RAYJOB, RUN_ID_LABEL
+from tandem.yamls import dump
+
+RUNS = ROOT / ".runs"
+#: The longest name that a run's objects get from it is that of a JobSet's pod:
+#: `disagg-<id>-gym-workers-0-0-xxxxx`, and a Service of KubeRay; 63 is the limit.
+RUN_ID_LENGTH = 20
+REGISTRY_PREFIX = "nemo-rl-endpoints-"
+_RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_RECORD = "run.json"
+#: No run id holds a dot.
+_TO_BE = ".new"
+#: Where labels of pods are, in kinds that kustomize does not know. They are there already: to
+#: create them would give a RayCluster without worker groups an empty one.
+_POD_LABELS = (
+    (RAYCLUSTER, "spec/headGroupSpec/template/metadata/labels"),
+    (RAYCLUSTER, "spec/workerGroupSpecs/template/metadata/labels"),
+    (RAYJOB, "spec/rayClusterSpec/headGroupSpec/template/metadata/labels"),
+    (RAYJOB, "spec/rayClusterSpec/workerGroupSpecs/template/metadata/labels"),
+    (JOBSET, "spec/replicatedJobs/template/metadata/labels"),
+    (JOBSET, "spec/replicatedJobs/template/spec/template/metadata/labels"),
+)
+
+
+def require_run_id(run_id: str) -> None:
+    """Refuse a run id that cannot be part of every name.
+
+    Raises:
+        UserError: It is no DNS label, or too long.
+    """
+    problems = []
+    if not _RUN_ID.fullmatch(run_id):
+        problems.append(
+            Problem(
+                f"run id {run_id!r} is no DNS label",
+                "use a-z, 0-9 and - (not at its ends), such as RUN_ID=ppo-7",
+            )
+        )
+    if len(run_id) > RUN_ID_LENGTH:
+        problems.append(
+            Problem(
+                f"run id {run_id!r} has {len(run_id)} characters, more than {RUN_ID_LENGTH}",
+                f"use at most {RUN_ID_LENGTH}: names of pods and Services are made of it",
+            )
+        )
+    if problems:
+        raise UserError(problems, ExitCode.USAGE)
+
+
+def new_run_id(prefix: str = "") -> str:
+    """Return a run id of this moment, such as `1202-141503`."""
+    return prefix + time.strftime("%m%d-%H%M%S")
+
+
+def _registry_patches(objects: Iterable[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
+    """Return the patches that put the run's registry into its Roles."""
+    found = []
+    for role in (obj for obj in objects if obj["kind"] == "Role"):
+        places = [
+            f"/rules/{r}/resourceNames/{n}"
+            for r, rule in enumerate(role["rules"])
+            for n, name in enumerate(rule.get("resourceNames") or [])
+            if name.startswith(REGISTRY_PREFIX)
+        ]
+        if places:
+            value = REGISTRY_PREFIX + run_id
+            found.append({
+                "target": {"kind": "Role", "name": role["metadata"]["name"]},
+                "patch": dump([{"op": "replace", "path": p, "value": value} for p in places]),
+            })  # fmt: skip
+    return found
+
+
+def overlay(variant: str, run_id: str, objects: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the kustomization that makes a run of a variant.
+
+    Args:
+        variant: Folder of kustomize/overlays.
+        run_id: The run's id.
+        objects: What the variant renders to.
+    """
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"../../kustomize/overlays/{variant}"],
+        "components": ["../../kustomize/components/name-references"],
+        "nameSuffix": f"-{run_id}",
+        "labels": [
+            {
+                "pairs": {RUN_ID_LABEL: run_id},
+                "includeTemplates": True,
+                "fields": [
+                    {"group": each.group, "kind": each.kind, "path": path}
+                    for each, path in _POD_LABELS
+                ],
+            }
+        ],
+        "patches": _registry_patches(objects, run_id),
+    }
+
+
+def write_overlay(variant: str, run_id: str) -> Path:
+    """Write the overlay of a run that is to be and return its folder.
+
+    It becomes the run's with `keep_overlay`: a start that is refused leaves the folder of
+    the run that goes on under this id as it is.
+
+    Raises:
+        UserError: The id or the variant is wrong.
+    """
+    require_run_id(run_id)
+    objects = render_variant(variant)
+    folder = RUNS / f"{run_id}{_TO_BE}"
+    folder.mkdir(parents=True, exist_ok=True)
+    head = f"# Run {run_id} of variant {variant}, written by `make run`.\n"
+    text = head + dump(overlay(variant, run_id, objects))
+    (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
+    record = json.dumps({"variant": variant, "run_id": run_id}, indent=2)
+    (folder / _RECORD).write_text(record + "\n", encoding="utf-8")
+    return folder
+
+
+def keep_overlay(run_id: str) -> Path:
+    """Make the overlay that was written the run's, in place of a former one."""
+    forget(run_id)
+    return (RUNS / f"{run_id}{_TO_BE}").rename(RUNS / run_id)
+
+
+def drop_overlay(run_id: str) -> None:
+    """Remove the overlay of a run that was refused."""
+    shutil.rmtree(RUNS / f"{run_id}{_TO_BE}", ignore_errors=True)
+
+
+def variant_of(run_id: str) -> str:
+    """Return the variant that a run of this checkout was made of, "" when it is not known."""
+    try:
+        loaded = json.loads((RUNS / run_id / _RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(loaded.get("variant", ""))
+
+
+def forget(run_id: str) -> None:
+    """Remove the run's folder."""
+    shutil.rmtree(RUNS / run_id, ignore_errors=True)

@@ -1,0 +1,140 @@
+"""A run from its start to its end: applied, followed, kept, tidied up."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tandem.console import console
+from tandem.errors import UserError
+from tandem.run.collect import collect_logs, collect_results, write_summary
+from tandem.run.end import end_lingering
+from tandem.run.follow import follow
+from tandem.run.kube import get
+from tandem.run.metrics import first_and_last_reward, read_steps
+from tandem.run.remove import remove_all, remove_leftovers
+from tandem.run.shapes import RAYJOB, Run
+from tandem.run.start import Started, start
+from tandem.run.status import told_by_event
+from tandem.run.verdict import DELETED, Verdict
+
+#: Beyond the run's own deadline: time for the operator to say so.
+_VERDICT_SLACK_SECONDS = 60
+#: A side's pods get half a minute to end; until then they still say something.
+_DRAIN_SECONDS = 60.0
+
+
+@dataclass
+class Outcome:
+    """What came of a run, and where that is kept."""
+
+    run: Run
+    variant: str
+    folder: Path
+    verdict: Verdict
+    #: Seconds from its start to what it came to, in order.
+    marks: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        verdict = self.verdict
+        return {
+            "run_id": self.run.run_id,
+            "variant": self.variant,
+            "succeeded": verdict.succeeded,
+            "exit_code": verdict.exit_code,
+            "reason": verdict.reason,
+            "message": verdict.message,
+            "marks_seconds": self.marks,
+            "reward_first_last": self.rewards,
+            "artifacts": str(self.folder),
+        }
+
+    @property
+    def rewards(self) -> tuple[float, float] | None:
+        """Mean reward of the first and of the last steps; None without steps."""
+        return first_and_last_reward(read_steps(self.folder / "metrics.jsonl"))
+
+
+def carry_out(variant: str, run_id: str, folder: Path) -> Outcome:
+    """Start a run, follow it to its verdict, keep what tells of it, and tidy up.
+
+    Args:
+        variant: Folder of kustomize/overlays.
+        run_id: The run's id; "" for the variant's own.
+        folder: Where its results and logs go.
+
+    Raises:
+        UserError: It was refused, or came to no verdict in time.
+    """
+    started = start(variant, run_id)
+    console.note(f"applied {variant} as run {started.run.run_id}")
+    return follow_to_the_end(started, variant, folder)
+
+
+def follow_to_the_end(started: Started, variant: str, folder: Path) -> Outcome:
+    """Follow a run that is there to its verdict, keep what tells of it, and tidy up.
+
+    Raises:
+        UserError: It came to no verdict in time.
+    """
+    run, began = started.run, time.monotonic()
+    marks: dict[str, float] = {}
+    try:
+        verdict = follow(
+            run, timeout=started.deadline_seconds + _VERDICT_SLACK_SECONDS,
+            keep=folder / "logs", drain=0.0 if run.top == RAYJOB else _DRAIN_SECONDS, marks=marks,
+        )  # fmt: skip
+        verdict = _explained(run, verdict)
+    finally:
+        # A RayJob's pods live on for a short while after the verdict: keep what they hold now.
+        collect_logs(folder / "logs", run)
+        collect_results(folder, run)
+    marks["over"] = round(time.monotonic() - began, 1)
+    outcome = Outcome(run, variant, folder, verdict, marks)
+    write_summary(folder, outcome.summary())
+    _tidy(run, verdict)
+    return outcome
+
+
+def _explained(run: Run, verdict: Verdict) -> Verdict:
+    """Return why a run was deleted, where an Event tells it, in place of that it was."""
+    if verdict.reason != DELETED:
+        return verdict
+    try:
+        events = get("events", run.namespace, selector=run.selector)
+    except UserError:
+        return verdict
+    told = told_by_event((events or {}).get("items") or [])
+    return told[1] if told and not told[1].succeeded else verdict
+
+
+def _tidy(run: Run, verdict: Verdict) -> None:
+    """Remove everything of an ended run but the object that bears its verdict."""
+    if verdict.lingers:
+        end_lingering(run, verdict)
+        remove_all(run.namespace, run.run_id)
+        return
+    try:
+        remove_leftovers(run)
+    except UserError as error:
+        # The run has its verdict; what is left is told, and taken away by the next of its id.
+        for problem in error.problems:
+            console.warn(f"not all of run {run.run_id} is gone: {problem.what}")
+
+
+def text_of(outcome: Outcome) -> str:
+    """Return the report for a person: times, reward, place."""
+    lines = [f"  {name:<28}{seconds:>8.1f} s" for name, seconds in outcome.marks.items()]
+    if outcome.rewards:
+        first, last = outcome.rewards
+        lines.append(f"  reward    {first:.3f} -> {last:.3f} (mean of 5 steps at each end)")
+    return "\n".join(lines)
+
+
+def json_of(outcome: Outcome) -> str:
+    """Return the report for a program."""
+    return json.dumps(outcome.summary(), indent=2)

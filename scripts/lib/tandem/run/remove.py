@@ -1,0 +1,104 @@
+"""Everything that belongs to a run, found by its label, and its removal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from endpoint_registry.records import object_name
+from tandem.errors import UserError
+from tandem.run.kube import CannotTell, asker, kubectl
+from tandem.run.shapes import (
+    BELONGINGS,
+    JOB,
+    RAYCLUSTER,
+    RUN_ID_LABEL,
+    WORKLOADS,
+    Resource,
+    Run,
+)
+
+#: A side's pods get half a minute to end; the operators take their time beside it.
+REMOVE_SECONDS = 180
+_WATCHERS = "app.kubernetes.io/name=peer-watcher"
+
+
+def served(resources: tuple[Resource, ...]) -> list[Resource]:
+    """Return those kinds that the cluster has; one that cannot be asked about counts as had."""
+    ask = asker()
+    found: dict[str, set[str] | None] = {}
+    for api in {each.api for each in resources}:
+        try:
+            said = ask(api)
+            found[api] = {each["name"] for each in (said or {}).get("resources", [])}
+        except CannotTell:
+            found[api] = None
+    return [
+        each for each in resources if (names := found[each.api]) is None or each.plural in names
+    ]
+
+
+def things_of(namespace: str, run_id: str = "") -> list[dict[str, Any]]:
+    """Return the workloads and pods of a run; without an id, those of all runs.
+
+    Raises:
+        UserError: The API server does not say.
+    """
+    kinds = ",".join([*(each.words for each in served(WORKLOADS)), "pods"])
+    selector = f"{RUN_ID_LABEL}={run_id}" if run_id else RUN_ID_LABEL
+    said = kubectl(
+        "get", kinds, "-n", namespace, f"--selector={selector}", "-o", "json", "--ignore-not-found"
+    )
+    return list(json.loads(said)["items"]) if said.strip() else []
+
+
+def remove_all(namespace: str, run_id: str) -> None:
+    """Delete everything of a run, and wait until it is gone; doing it again does no harm.
+
+    The watchers go first: what a person ends is no failure that they should tell of.
+
+    Raises:
+        UserError: Something would not go.
+    """
+    selector = f"{RUN_ID_LABEL}={run_id}"
+    _delete("jobs.batch,pods", namespace, f"{selector},{_WATCHERS}")
+    _delete(",".join(each.words for each in served(WORKLOADS)), namespace, selector)
+    # What the operators make is theirs to delete; only its end is waited for.
+    _gone("pods", namespace, selector)
+    _delete(",".join(each.words for each in served(BELONGINGS)), namespace, selector)
+    # NeMo RL's own client makes this one without our labels.
+    kubectl("delete", "configmap", object_name(run_id), "-n", namespace, "--ignore-not-found")
+
+
+def remove_leftovers(run: Run) -> None:
+    """Delete everything of a run that has ended, but for the object that bears its verdict.
+
+    The watchers end the run themselves; what is deleted here beside them is what they do not
+    know of, and all of it where there is no watcher.
+
+    Raises:
+        UserError: Something would not go.
+    """
+    _delete("jobs.batch", run.namespace, f"{run.selector},{_WATCHERS}")
+    if run.top == JOB:
+        # What a RayJob or a JobSet has made is theirs.
+        _delete(RAYCLUSTER.words, run.namespace, run.selector)
+    _delete(",".join(each.words for each in served(BELONGINGS)), run.namespace, run.selector)
+
+
+def _delete(kinds: str, namespace: str, selector: str) -> None:
+    kubectl(
+        "delete", kinds, "-n", namespace, f"--selector={selector}", "--ignore-not-found",
+        "--cascade=foreground", f"--timeout={REMOVE_SECONDS}s", timeout=REMOVE_SECONDS + 10,
+    )  # fmt: skip
+
+
+def _gone(kinds: str, namespace: str, selector: str) -> None:
+    try:
+        kubectl(
+            "wait", kinds, "-n", namespace, f"--selector={selector}", "--for=delete",
+            f"--timeout={REMOVE_SECONDS}s", timeout=REMOVE_SECONDS + 10,
+        )  # fmt: skip
+    except UserError as error:
+        if "no matching resources" not in str(error):
+            raise
