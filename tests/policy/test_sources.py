@@ -18,11 +18,14 @@ COMPONENTS = sorted(
     for path in (KUSTOMIZE / "components").rglob("kustomization.yaml")
     if load_all(path.read_text())[0]["kind"] == "Component"
 )
-#: Components that no variant of ours has yet; tests/render/test_run_components.py has them.
+#: Components that no variant of ours has yet; tests/render/test_run_components.py and
+#: test_claims.py have them.
 OFFERED = {
+    "components/dra-computedomain",
     "components/endpoint-registry/rayjob",
     "components/name-references",
     "components/peer-watcher/rayjob",
+    "components/rdma-roce",
 }
 IMAGES = KUSTOMIZE / "components" / "images"
 #: A patch longer than this is a base or a component in disguise.

@@ -166,7 +166,25 @@ def _ray_auth(pod: Pod) -> Iterator[str]:
             yield f"container {container['name']}: RAY_AUTH_MODE is left to Ray's default"
 
 
+def _jobset_ends(spec: Object) -> Iterator[str]:
+    if (spec.get("failurePolicy") or {}).get("maxRestarts") != 0:
+        yield "failurePolicy.maxRestarts is not 0: a failed run would be repeated blindly"
+    if not spec.get("ttlSecondsAfterFinished"):
+        yield "no ttlSecondsAfterFinished: a finished run would stay for ever"
+    awaited = (spec.get("successPolicy") or {}).get("targetReplicatedJobs") or []
+    if not awaited:
+        yield "successPolicy names no replicatedJob: Ray's groups never end by themselves"
+    for job in spec["replicatedJobs"]:
+        inner = job["template"]["spec"]
+        if inner.get("backoffLimit") != 0:
+            yield f"replicatedJob {job['name']}: backoffLimit is not 0: a dead pod is made again"
+        if job["name"] in awaited and not inner.get("activeDeadlineSeconds"):
+            yield f"replicatedJob {job['name']}: no activeDeadlineSeconds: it could hang for ever"
+
+
 def _ends(obj: Object) -> Iterator[str]:
+    if obj["kind"] == "JobSet":
+        yield from _jobset_ends(obj["spec"])
     if obj["kind"] != "RayJob":
         return
     spec = obj["spec"]
@@ -210,9 +228,15 @@ def _no_depends_on(obj: Object) -> Iterator[str]:
 
 
 def _whole_gang(obj: Object) -> Iterator[str]:
-    if obj["kind"] not in ("RayJob", "RayCluster") or not _in_gang(obj):
+    if obj["kind"] not in ("RayJob", "RayCluster", "JobSet") or not _in_gang(obj):
         return
     spec = obj["spec"]
+    for job in spec.get("replicatedJobs", []):
+        inner = job["template"]["spec"]
+        if job.get("replicas", 1) < 1:
+            yield f"replicatedJob {job['name']}: no replicas: the gang waits for it for ever"
+        if inner.get("parallelism", 1) != inner.get("completions", 1):
+            yield f"replicatedJob {job['name']}: parallelism and completions differ"
     cluster = spec.get("rayClusterSpec", spec)
     for group in cluster.get("workerGroupSpecs", []):
         replicas = group.get("replicas", 0)

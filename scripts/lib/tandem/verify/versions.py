@@ -137,7 +137,7 @@ RULES += (
     ),
     Rule("kustomize/components/smoke/*.yaml", r'rayVersion: "(?P<version>[^"]+)"', "ray"),
     Rule(
-        "kustomize/components/images/nemo-rl/*.yaml", r"newTag: (?P<version>\S+)",
+        "kustomize/components/images/nemo-rl*/*.yaml", r"newTag: (?P<version>v\S+)",
         "nemo-rl", which="online",
     ),
 )  # fmt: skip

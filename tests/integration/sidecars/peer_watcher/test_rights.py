@@ -23,7 +23,7 @@ from support.fault_proxy import FaultProxy
 from support.stage import DRIVER, GYM, MEMBERS, RL, Hands, Stage
 from tandem.paths import ROOT
 from tandem.process import run
-from tandem.render import OVERLAYS, kustomize
+from tandem.render import OVERLAYS, kustomize, render_variant
 from tandem.yamls import dump, load_all
 from tandem_common.clock import Deadline
 from tandem_common.errors import ExitCode
@@ -72,6 +72,12 @@ TRAINING = (
     | unnamed("configmaps", "create")
     | rights("rayclusters.ray.io", ("get",), "rl")
 )
+JOBSET_REGISTRY = "nemo-rl-endpoints-disagg-jobset"
+JOBSET_TRAINING = (
+    rights("configmaps", NAMED, JOBSET_REGISTRY)
+    | unnamed("configmaps", "create")
+    | rights("jobsets.jobset.x-k8s.io", ("get",), "run")
+)
 ALLOWED: dict[str, set[Right]] = {
     "run-rl": TRAINING,
     "run-gym": TRAINING,
@@ -84,7 +90,8 @@ ALLOWED: dict[str, set[Right]] = {
         | unnamed("events.events.k8s.io", "create")
     ),
     "peer-watcher-rayjob": (
-        rights("rayjobs.ray.io", NAMED, "monolithic")
+        rights("configmaps", ("get", "list", "watch", "delete"), "nemo-rl-endpoints-monolithic")
+        | rights("rayjobs.ray.io", NAMED, "monolithic")
         | unnamed("pods", "list", "watch")
         | unnamed("events.events.k8s.io", "create")
     ),
@@ -93,13 +100,27 @@ ALLOWED: dict[str, set[Right]] = {
         | unnamed("configmaps", "create")
         | rights("rayjobs.ray.io", ("get",), "monolithic")
     ),
+    "rl-jobset": JOBSET_TRAINING,
+    "gym-jobset": JOBSET_TRAINING,
+    "driver-jobset": JOBSET_TRAINING,
+    "peer-watcher-jobset": (
+        rights("configmaps", ("get", "list", "watch", "delete"), JOBSET_REGISTRY)
+        | rights("jobsets.jobset.x-k8s.io", NAMED, "run")
+        | unnamed("pods", "list", "watch")
+        | unnamed("events.events.k8s.io", "create")
+    ),
+    # Fills the empty Secret that it is given, and no other.
+    "ray-token": rights("secrets", ("get", "patch"), "ray-token"),
     # The chart's accounts, for runs that do not talk to the API at all.
     "rl": set(), "gym": set(), "driver": set(), "pool": set(), "default": set(),
 }  # fmt: skip
 OBJECTS = {
     "configmaps": [
         REGISTRY, "nemo-rl-endpoints-run-8", "nemo-rl-endpoints-monolithic", "kube-root-ca.crt",
+        JOBSET_REGISTRY,
     ],
+    "jobsets.jobset.x-k8s.io": ["run", "run-two"],
+    "secrets": ["ray-token", "ray-token-two"],
     "rayjobs.ray.io": ["monolithic", "other"],
     "rayclusters.ray.io": ["rl", "gym", "rl-two", "gym-two"],
     "jobs.batch": ["driver", "driver-two", "peer-watcher-rl"],
@@ -125,7 +146,7 @@ def rayjob_variant(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def granted(api_server: ControlPlane, namespace: str, kinds: None, tmp_path: Path) -> str:
-    """The namespace with the accounts and rights of three runs in it."""
+    """The namespace with the accounts and rights of four runs in it."""
     assert kinds is None
     chart = run(
         ["helm", "template", "rl-platform", str(ROOT / "charts" / "rl-platform"),
@@ -137,9 +158,11 @@ def granted(api_server: ControlPlane, namespace: str, kinds: None, tmp_path: Pat
     one = fake_disagg.render(tmp_path / "one", components)
     two = fake_disagg.render_renamed(tmp_path / "two", components, "-two")
     rayjob = rayjob_variant(tmp_path / "rayjob")
+    jobset = render_variant("disagg-jobset")
     kinds_of_rights = ("ServiceAccount", "Role", "RoleBinding")
     objects = [
-        obj for obj in [*load_all(chart), *one, *two, *rayjob] if obj["kind"] in kinds_of_rights
+        obj for obj in [*load_all(chart), *one, *two, *rayjob, *jobset]
+        if obj["kind"] in kinds_of_rights
     ]  # fmt: skip
     for obj in objects:
         obj["metadata"]["namespace"] = namespace

@@ -1,0 +1,1 @@
+"""Puts a token for Ray into a run's empty Secret."""
