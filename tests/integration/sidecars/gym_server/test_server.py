@@ -174,6 +174,26 @@ def test_the_death_of_gym_itself_ends_everything(run: Run) -> None:
     assert all(gone(pid) for pid in pids.values())
 
 
+def test_the_death_of_ray_ends_everything_in_every_phase(run: Run) -> None:
+    file = run.folder / "ray-pid"
+    command = f"echo $$ > {file}.new && mv {file}.new {file}; echo GCS is up; exec sleep 300"
+    waiting = run.gym_server(GYM_SERVER_RAY_COMMAND=command)
+    run.await_value("gym_server")
+    os.kill(int(until(file.exists) and file.read_text(encoding="utf-8")), signal.SIGKILL)
+    assert waiting.code() == 1
+    assert "Ray's head of the Gym side was ended by signal 9 (Killed)" in run.error()
+    assert "GCS is up" in run.error()
+
+
+def test_ray_is_there_until_gym_has_ended(run: Run) -> None:
+    gym = run.serving(
+        GYM_SERVER_RAY_COMMAND="trap 'echo Ray ended; exit 0' TERM; while :; do sleep 0.1; done"
+    )
+    gym.process.send_signal(signal.SIGTERM)
+    assert gym.code() == 0, gym.output
+    assert gym.output.index("fake Gym: ended in good order") < gym.output.index("Ray ended")
+
+
 def _parent(pid: int) -> int:
     with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:  # noqa: PTH123
         return int(stat.read().rpartition(")")[2].split()[1])
