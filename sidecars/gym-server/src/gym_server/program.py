@@ -105,6 +105,8 @@ class Program:
         #: What the last probe found.
         self.probed: Probed | None = None
         self.phase = ""
+        #: Whether the run has failed, here or elsewhere: nobody needs this program any more.
+        self.failed = False
 
     def take(self, event: Any) -> None:
         """Take in one event.
@@ -194,6 +196,7 @@ class Program:
             self.close()
             raise
         code: int = ExitCode.OK
+        self.failed = ending is not None and not isinstance(ending, StoppedError)
         match ending:
             case StoppedError():
                 code = self.stopped(ending.number)

@@ -41,6 +41,8 @@ _PLACEHOLDER = ("http://127.0.0.1:9/v1",)
 _ERROR_LINES = 12
 #: Seconds for the environment's servers when one of them has died: the run is over.
 _REST_SECONDS = 2.0
+#: Seconds for NeMo Gym when the run has failed.
+_FAILED_SECONDS = 5.0
 #: Seconds for Ray when everything that used it has ended.
 _RAY_SECONDS = 3.0
 _FIND_SECONDS = 30.0
@@ -135,7 +137,7 @@ class GymServer(Program):
         for child in (self._ray, self._gym):
             ended = self.ended.get(child.name) if child else None
             if ended is not None:
-                raise RunFailedError(f"{ended.reason}\n{ended.last_words(_ERROR_LINES)}".rstrip())
+                raise RunFailedError(f"{ended.cause}\n{ended.last_words(_ERROR_LINES)}".rstrip())
 
     def start_check(self) -> None:
         """Let NeMo Gym's own parser judge the config, beside everything else."""
@@ -245,8 +247,11 @@ class GymServer(Program):
         self.serving = False
         super().close()
         self.end(self._checker, 0.0, group=False)
-        # NeMo Gym's process ends its servers by itself, in its order.
-        clean = self.end(self._gym, self._settings.drain_seconds, group=False)
+        # NeMo Gym's process ends its servers by itself, in its order. They wait for rollouts that
+        # are under way: for long when vLLM is gone, and for nobody when the run has failed.
+        drain = self._settings.drain_seconds
+        grace = min(drain, _FAILED_SECONDS) if self.failed else drain
+        clean = self.end(self._gym, grace, group=False)
         if self._ray is not None:
             clean = self.end(self._ray, _RAY_SECONDS, group=True) and clean
         return clean
@@ -302,7 +307,7 @@ def refusal(ended: Ended) -> UserError:
     if ended.status == gym_child.REFUSED:
         what = f"NeMo Gym refuses the config: {ended.last_words(_ERROR_LINES)}"
         return UserError(Problem(what, "mend the key that is named"), ExitCode.USAGE)
-    what = f"{ended.reason}\n{ended.last_words(_ERROR_LINES)}"
+    what = f"{ended.cause}\n{ended.last_words(_ERROR_LINES)}"
     return UserError(Problem(what, "is NeMo Gym installed for GYM_SERVER_GYM_PYTHON?"))
 
 

@@ -160,7 +160,8 @@ def test_the_death_of_one_server_ends_everything_with_its_name(run: Run) -> None
     pids = run.servers()
     os.kill(pids["vowels"], signal.SIGKILL)
     assert gym.code() == 1
-    assert "NeMo Gym: server vowels was ended by signal 9 (Killed)" in run.error()
+    first = run.error().partition("\n")[0]
+    assert "NeMo Gym: server vowels was ended by signal 9 (Killed)" in first
     assert all(gone(pid) for pid in pids.values())
 
 
@@ -213,6 +214,15 @@ def test_a_peers_error_ends_a_serving_one_in_good_order(run: Run) -> None:
     run.registry("driver").error("the training command ended with code 3")
     assert gym.code() == 1
     assert "fake Gym: ended in good order" in gym.output
+
+
+def test_a_run_that_has_failed_does_not_wait_for_rollouts(run: Run) -> None:
+    gym = run.serving(CONFIG + "stop: hang\n", GYM_SERVER_DRAIN_SECONDS="300")
+    pids = run.servers()
+    run.registry("driver").error("the training command ended with code 3")
+    assert gym.code() == 1
+    assert "fake Gym: ended in good order" not in gym.output
+    assert all(gone(pid) for pid in pids.values())
 
 
 def test_a_new_vllm_address_is_handed_on(run: Run) -> None:
