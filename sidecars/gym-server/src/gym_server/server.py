@@ -249,9 +249,9 @@ class GymServer(Program):
         self.end(self._checker, 0.0, group=False)
         # NeMo Gym's process ends its servers by itself, in its order. They wait for rollouts that
         # are under way: for long when vLLM is gone, and for nobody when the run has failed.
-        drain = self._settings.drain_seconds
-        grace = min(drain, _FAILED_SECONDS) if self.failed else drain
-        clean = self.end(self._gym, grace, group=False)
+        clean = self.end(
+            self._gym, self._settings.drain_seconds, group=False, failed_grace=_FAILED_SECONDS
+        )
         if self._ray is not None:
             clean = self.end(self._ray, _RAY_SECONDS, group=True) and clean
         return clean

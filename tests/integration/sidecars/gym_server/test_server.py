@@ -225,6 +225,16 @@ def test_a_run_that_has_failed_does_not_wait_for_rollouts(run: Run) -> None:
     assert all(gone(pid) for pid in pids.values())
 
 
+def test_a_run_that_fails_while_gym_drains_cuts_that_short(run: Run) -> None:
+    gym = run.serving(CONFIG + "stop: hang\n", GYM_SERVER_DRAIN_SECONDS="300")
+    gym.process.send_signal(signal.SIGTERM)
+    gym.await_output("stop_requested")
+    # As a driver does that is ended with its run.
+    run.registry("driver").error("the driver was told to stop")
+    assert gym.code() == 143
+    assert "fake Gym: ended in good order" not in gym.output
+
+
 def test_a_new_vllm_address_is_handed_on(run: Run) -> None:
     gym = run.serving()
     file = run.folder / "work" / "vllm-endpoint"
