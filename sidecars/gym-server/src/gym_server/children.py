@@ -73,6 +73,12 @@ class Ended:
             how += f", which is how a shell tells of {word}"
         return f"{self.name} {how} after {self.seconds:.0f} s"
 
+    @property
+    def cause(self) -> str:
+        """The reason with the leader's last line, which says most: lists show one line only."""
+        last = self.last_words(1).strip()
+        return f"{self.reason}: {last}" if last else self.reason
+
     def last_lines(self, count: int) -> str:
         """Return the group's last lines as one text."""
         return "\n".join(self.tail[-count:]) if count else ""

@@ -127,8 +127,9 @@ class Driver(Program):
         self.link.succeed()
 
     def _words(self, ended: Ended) -> str:
-        lines = ended.last_lines(self._settings.error_lines)
-        return f"{ended.reason}\n{lines}".rstrip()
+        if not self._settings.error_lines:
+            return ended.reason
+        return f"{ended.cause}\n{ended.last_lines(self._settings.error_lines)}".rstrip()
 
     def _await_announcement(self) -> str:
         """Wait until the Gym side has said where it will be, and return that."""

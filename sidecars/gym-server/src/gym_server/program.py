@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -105,6 +106,8 @@ class Program:
         #: What the last probe found.
         self.probed: Probed | None = None
         self.phase = ""
+        #: Whether the run has failed, here or elsewhere: nobody needs this program any more.
+        self.failed = False
 
     def take(self, event: Any) -> None:
         """Take in one event.
@@ -194,6 +197,7 @@ class Program:
             self.close()
             raise
         code: int = ExitCode.OK
+        self.failed = ending is not None and not isinstance(ending, StoppedError)
         match ending:
             case StoppedError():
                 code = self.stopped(ending.number)
@@ -223,13 +227,23 @@ class Program:
         self.link.withdraw()
         return True
 
-    def end(self, child: Child, grace: float, *, group: bool) -> bool:
+    def end(
+        self, child: Child, grace: float, *, group: bool, failed_grace: float = math.inf
+    ) -> bool:
         """End a child; return whether it ended without being killed.
 
         A second request to end while this waits ends the child at once.
+
+        Args:
+            child: What to end.
+            grace: Seconds that it gets.
+            group: Whether its whole group is asked, or the leader alone.
+            failed_grace: Seconds that it gets at most from when the run is known to have failed.
         """
         if not child.pid or child.ended is not None:
             return True
+        if self.failed:
+            grace = min(grace, failed_grace)
         child.ask(grace, group=group)
         deadline = time.monotonic() + grace
         stopped = False
@@ -239,6 +253,8 @@ class Program:
                 self.take(event)
                 if event.name == child.name:
                     return True
+            if isinstance(event, Complaint):
+                deadline = min(deadline, time.monotonic() + failed_grace)
             stopped = isinstance(event, Stop)
         if child.wait(0.0) is not None:
             return True

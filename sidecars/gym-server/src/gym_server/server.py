@@ -41,6 +41,10 @@ _PLACEHOLDER = ("http://127.0.0.1:9/v1",)
 _ERROR_LINES = 12
 #: Seconds for the environment's servers when one of them has died: the run is over.
 _REST_SECONDS = 2.0
+#: Seconds for NeMo Gym when the run has failed.
+_FAILED_SECONDS = 5.0
+#: Seconds for Ray when everything that used it has ended.
+_RAY_SECONDS = 3.0
 _FIND_SECONDS = 30.0
 _FIND_GYM = (
     "import importlib.util, pathlib; spec = importlib.util.find_spec('nemo_gym'); "
@@ -89,6 +93,13 @@ class GymServer(Program):
         )  # fmt: skip
         self._checker = self._child("the check of the Gym config", python, checking=True)
         self._gym = self._child("NeMo Gym", python, checking=False)
+        # Once Ray has begun it is as much a part of the Gym side as the servers are: NeMo Gym
+        # itself goes on without it until it next needs it.
+        self._ray: Child | None = None
+        if settings.ray_command:
+            self._ray = self._ours(
+                "Ray's head of the Gym side", ["bash", "-c", settings.ray_command]
+            )
         self._urls: tuple[str, ...] = ()
         self.serving = False
 
@@ -97,6 +108,9 @@ class GymServer(Program):
         # By its file: NeMo Gym's Python need not have this package, and with -P it does not
         # take our modules for its own.
         argv = [python, "-P", gym_child.__file__, *(["--check"] if checking else []), str(file)]
+        return self._ours(name, argv)
+
+    def _ours(self, name: str, argv: Sequence[str]) -> Child:
         return Child(
             name, argv, env={**os.environ, "PYTHONUNBUFFERED": "1"},
             out=sys.stdout.buffer, err=sys.stderr.buffer, on_end=self.mailbox.put,
@@ -120,9 +134,10 @@ class GymServer(Program):
         checked = self.ended.get(self._checker.name)
         if checked is not None and not checked.ok:
             raise refusal(checked)
-        gym = self.ended.get(self._gym.name)
-        if gym is not None:
-            raise RunFailedError(f"{gym.reason}\n{gym.last_words(_ERROR_LINES)}".rstrip())
+        for child in (self._ray, self._gym):
+            ended = self.ended.get(child.name) if child else None
+            if ended is not None:
+                raise RunFailedError(f"{ended.cause}\n{ended.last_words(_ERROR_LINES)}".rstrip())
 
     def start_check(self) -> None:
         """Let NeMo Gym's own parser judge the config, beside everything else."""
@@ -143,6 +158,8 @@ class GymServer(Program):
             RunFailedError: NeMo Gym or one of its servers has.
             UserError: A deadline has passed, or something was refused.
         """
+        if self._ray is not None:
+            self._start(self._ray)
         self.link.publish(ANNOUNCED, str(self._settings.url))
         self.start_check()
         self._urls = self.until(
@@ -230,8 +247,14 @@ class GymServer(Program):
         self.serving = False
         super().close()
         self.end(self._checker, 0.0, group=False)
-        # NeMo Gym's process ends its servers by itself, in its order.
-        return self.end(self._gym, self._settings.drain_seconds, group=False)
+        # NeMo Gym's process ends its servers by itself, in its order. They wait for rollouts that
+        # are under way: for long when vLLM is gone, and for nobody when the run has failed.
+        clean = self.end(
+            self._gym, self._settings.drain_seconds, group=False, failed_grace=_FAILED_SECONDS
+        )
+        if self._ray is not None:
+            clean = self.end(self._ray, _RAY_SECONDS, group=True) and clean
+        return clean
 
     def _vllm_phase(self, name: str) -> Phase:
         settings = self._settings
@@ -284,7 +307,7 @@ def refusal(ended: Ended) -> UserError:
     if ended.status == gym_child.REFUSED:
         what = f"NeMo Gym refuses the config: {ended.last_words(_ERROR_LINES)}"
         return UserError(Problem(what, "mend the key that is named"), ExitCode.USAGE)
-    what = f"{ended.reason}\n{ended.last_words(_ERROR_LINES)}"
+    what = f"{ended.cause}\n{ended.last_words(_ERROR_LINES)}"
     return UserError(Problem(what, "is NeMo Gym installed for GYM_SERVER_GYM_PYTHON?"))
 
 

@@ -80,6 +80,11 @@ class GymServerSettings(Settings):
         "its own.",
         default="",
     )
+    ray_command: str = setting(
+        "Shell command that starts the Gym side's Ray head and stays with it (`ray start --head "
+        "--block …`): it is run beside NeMo Gym, and its end ends the Gym side.",
+        default="",
+    )
     gym_python: str = setting(
         "Python that NeMo Gym is installed for; the one that runs gym-server when empty.",
         default="",

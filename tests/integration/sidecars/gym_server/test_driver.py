@@ -166,10 +166,25 @@ def test_the_trainings_exit_code_is_the_drivers(
     driver.await_output('"training"')
     (run.folder / "go").touch()
     assert driver.code() == code
-    error = run.error()
-    assert message in error
-    assert error.endswith("last words")
+    first, _, rest = run.error().partition("\n")
+    assert message in first
+    # Lists of Events show the first line alone.
+    assert first.endswith(": last words")
+    assert rest.endswith("last words")
     assert "verdict" not in run.values()
+
+
+def test_nothing_that_the_training_said_is_told_on_where_it_must_not(run: Run) -> None:
+    both(run)
+    driver = run.train(
+        f"{run.telling()} while [ ! -e {run.folder}/go ]; do sleep 0.1; done; echo secret; exit 3",
+        DRIVER_ERROR_LINES="0",
+    )
+    driver.await_output('"training"')
+    (run.folder / "go").touch()
+    assert driver.code() == 3
+    assert "ended with code 3" in run.error()
+    assert "secret" not in run.error()
 
 
 def test_a_training_that_ends_well_before_it_has_trained_has_failed(run: Run) -> None:

@@ -160,7 +160,8 @@ def test_the_death_of_one_server_ends_everything_with_its_name(run: Run) -> None
     pids = run.servers()
     os.kill(pids["vowels"], signal.SIGKILL)
     assert gym.code() == 1
-    assert "NeMo Gym: server vowels was ended by signal 9 (Killed)" in run.error()
+    first = run.error().partition("\n")[0]
+    assert "NeMo Gym: server vowels was ended by signal 9 (Killed)" in first
     assert all(gone(pid) for pid in pids.values())
 
 
@@ -172,6 +173,26 @@ def test_the_death_of_gym_itself_ends_everything(run: Run) -> None:
     assert gym.code() == 1
     assert "NeMo Gym was ended by signal 9 (Killed)" in run.error()
     assert all(gone(pid) for pid in pids.values())
+
+
+def test_the_death_of_ray_ends_everything_in_every_phase(run: Run) -> None:
+    file = run.folder / "ray-pid"
+    command = f"echo $$ > {file}.new && mv {file}.new {file}; echo GCS is up; exec sleep 300"
+    waiting = run.gym_server(GYM_SERVER_RAY_COMMAND=command)
+    run.await_value("gym_server")
+    os.kill(int(until(file.exists) and file.read_text(encoding="utf-8")), signal.SIGKILL)
+    assert waiting.code() == 1
+    assert "Ray's head of the Gym side was ended by signal 9 (Killed)" in run.error()
+    assert "GCS is up" in run.error()
+
+
+def test_ray_is_there_until_gym_has_ended(run: Run) -> None:
+    gym = run.serving(
+        GYM_SERVER_RAY_COMMAND="trap 'echo Ray ended; exit 0' TERM; while :; do sleep 0.1; done"
+    )
+    gym.process.send_signal(signal.SIGTERM)
+    assert gym.code() == 0, gym.output
+    assert gym.output.index("fake Gym: ended in good order") < gym.output.index("Ray ended")
 
 
 def _parent(pid: int) -> int:
@@ -193,6 +214,25 @@ def test_a_peers_error_ends_a_serving_one_in_good_order(run: Run) -> None:
     run.registry("driver").error("the training command ended with code 3")
     assert gym.code() == 1
     assert "fake Gym: ended in good order" in gym.output
+
+
+def test_a_run_that_has_failed_does_not_wait_for_rollouts(run: Run) -> None:
+    gym = run.serving(CONFIG + "stop: hang\n", GYM_SERVER_DRAIN_SECONDS="300")
+    pids = run.servers()
+    run.registry("driver").error("the training command ended with code 3")
+    assert gym.code() == 1
+    assert "fake Gym: ended in good order" not in gym.output
+    assert all(gone(pid) for pid in pids.values())
+
+
+def test_a_run_that_fails_while_gym_drains_cuts_that_short(run: Run) -> None:
+    gym = run.serving(CONFIG + "stop: hang\n", GYM_SERVER_DRAIN_SECONDS="300")
+    gym.process.send_signal(signal.SIGTERM)
+    gym.await_output("stop_requested")
+    # As a driver does that is ended with its run.
+    run.registry("driver").error("the driver was told to stop")
+    assert gym.code() == 143
+    assert "fake Gym: ended in good order" not in gym.output
 
 
 def test_a_new_vllm_address_is_handed_on(run: Run) -> None:

@@ -93,12 +93,15 @@ def test_the_exit_code_is_the_true_one(runner: Runner, script: str, code: int, r
     until(lambda: runner.ends == [ended])
 
 
-def test_output_passes_through_unchanged_and_streams_stay_apart(runner: Runner) -> None:
-    ended = runner.result(r"printf 'a\0\xff\r\n'; printf 'wrong\n' >&2; printf 'no newline'")
-    assert runner.out.getvalue() == b"a\0\xff\r\nno newline"
-    assert runner.err.getvalue() == b"wrong\n"
-    assert "no newline" in ended.tail
-    assert "wrong" in ended.tail
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ((), "x ended with code 1 after 2 s"),
+        (("Traceback", "error: vLLM died "), "x ended with code 1 after 2 s: error: vLLM died"),
+    ],
+)
+def test_the_cause_is_one_line_with_the_last_word(words: tuple[str, ...], cause: str) -> None:
+    assert Ended("x", 1, 2.0, tail=("others",), words=words).cause == cause
 
 
 def test_output_passes_through_while_the_program_runs(runner: Runner) -> None:

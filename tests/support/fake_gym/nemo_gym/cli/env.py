@@ -3,6 +3,7 @@
 Keys of the config that only it knows:
     start: "fail" raises, "hang" never gets ready; else the servers are started at once
     ready_file: the head is ready only when this file is there
+    stop: "hang" waits at its end for ever, as for a rollout whose vLLM is gone
 """
 
 import json
@@ -33,6 +34,7 @@ class RunHelper:
         config = global_config_dict_parser_config.initial_global_config_dict
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ready = False
+        self._hangs = config.get("stop") == "hang"
         # As the real one, it looks the name up when it starts.
         ray.init()
         self._head = self._listen(config)
@@ -83,6 +85,8 @@ class RunHelper:
         pass
 
     def shutdown(self) -> None:
+        while self._hangs:
+            time.sleep(0.05)
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
             process.wait()

@@ -1,0 +1,255 @@
+"""Whatever of a run dies, all of it ends soon, and says why: real Ray, vLLM and NeMo Gym.
+
+Every fault needs a run of its own; a few that stand for the others are in `make check`, the
+whole matrix in `make check-full`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cascades import APART, ROLE_LABEL, SHAPES, Cascade, Ending, Object, cascade
+from tandem_trainer.metrics import LINE_PREFIX
+
+pytestmark = pytest.mark.cluster
+
+#: From the fault to the end of the run's last pod: GPUs are not held for longer by a dead run.
+#: Measured on two busy cores: 7 to 16.
+LIMIT_SECONDS = 30
+LIMIT_BYTES = 10_000_000_000
+
+VLLM = "vllm.entrypoints.openai.api_server"
+HEAD_RESTARTED = {"head-lost", "head-restarted"}
+GONE = {"terminating", "deleted"}
+
+
+@pytest.fixture(params=SHAPES)
+def run(request: pytest.FixtureRequest, platform: Path) -> Iterator[Cascade]:
+    assert platform.is_file()
+    with cascade(request.param) as made:
+        yield made
+
+
+# Stages: as early as the fault makes sense.
+def up(run: Cascade) -> None:
+    run.await_up()
+
+
+def vllm_starts(run: Cascade) -> None:
+    run.await_up()
+    run.until(lambda: run.processes("rl", VLLM), "a process of vLLM", 300)
+
+
+def gym_serves(run: Cascade) -> None:
+    run.await_published("gym_head_server")
+
+
+def trains(run: Cascade) -> None:
+    run.await_log("driver", f'{LINE_PREFIX}{{"step": 2')
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What dies, when, and what is to be said of it.
+
+    Attributes:
+        stage: Waits until the fault makes sense.
+        cause: Makes it.
+        rules: The verdicts that are right.
+        reason: Pattern of what a person must read; `{role}` is the object that holds a role.
+        full: Whether it is left to `make check-full`.
+    """
+
+    stage: Callable[[Cascade], None]
+    cause: Callable[[Cascade], Any]
+    rules: set[str]
+    reason: str
+    full: bool = True
+
+
+FAULTS = {
+    "vllm-killed": Fault(
+        trains,
+        lambda run: run.kill("rl", VLLM),
+        {"registry-error"},
+        r"vLLM was ended by signal 9|vLLM ended",
+        full=False,
+    ),
+    "environment-killed": Fault(
+        gym_serves,
+        lambda run: run.kill("gym", "resources_servers/vowels"),
+        {"registry-error"},
+        r"server vowels\S* was ended by signal 9",
+        full=False,
+    ),
+    "gym-server-killed": Fault(
+        gym_serves, lambda run: run.kill("gym", "-m gym_server"), HEAD_RESTARTED,
+        "the head of {gym} is lost",
+    ),
+    "rl-ray-head-killed": Fault(
+        up, lambda run: run.kill("rl", "gcs_server"), HEAD_RESTARTED, "the head of {rl} is lost"
+    ),
+    "gym-ray-head-killed": Fault(
+        up, lambda run: run.kill("gym", "gcs_server"), {"registry-error"},
+        "Ray's head of the Gym side ended",
+    ),
+    "worker-pod-deleted": Fault(
+        vllm_starts,
+        lambda run: run.delete(f"pod/{run.pods('rl', run.shape.worker)[0]['metadata']['name']}"),
+        {"registry-error"},
+        r"the GPU worker is gone",
+    ),
+    "driver-killed": Fault(
+        up, lambda run: run.kill("driver", "-m gym_server driver"), {"ended-failed"},
+        "{driver} failed: .*exit code 137",
+    ),
+    "rl-deleted": Fault(
+        up, lambda run: run.delete(run.shape.refs["rl"]), GONE, "{rl}"
+    ),
+    "gym-deleted": Fault(
+        up, lambda run: run.delete(run.shape.refs["gym"]), GONE, "{gym}"
+    ),
+    "rl-head-evicted": Fault(
+        up, lambda run: run.evict(run.head("rl")), {"head-lost"}, "the head of {rl} is lost",
+        full=False,
+    ),
+    "gym-head-evicted": Fault(
+        up, lambda run: run.evict(run.head("gym")), {"head-lost"}, "the head of {gym} is lost"
+    ),
+}  # fmt: skip
+
+
+def report(capsys: pytest.CaptureFixture[str], name: str, ending: Ending) -> None:
+    with capsys.disabled():
+        first = ending.reasons.partition("\n")[0]
+        rules = ", ".join(sorted(ending.rules))
+        when = f"verdict {ending.decided:.1f} s, gone {ending.seconds:.1f} s"
+        print(f"\n{name}: {rules}: {when}, driver {ending.driver}: {first}")
+        print(", ".join(f"{pod} {seconds:.1f} s" for pod, seconds in ending.pods.items()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.full] if f.full else []) for n, f in FAULTS.items()],
+)
+def test_a_death_ends_the_whole_run_and_is_told(
+    run: Cascade, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = FAULTS[name]
+    run.start()
+    fault.stage(run)
+    if fault.stage is trains:
+        within_memory(run, capsys)
+    ending = run.ending_after(lambda: fault.cause(run))
+    report(capsys, name, ending)
+    judged(ending, fault.rules, fault.reason, run)
+
+
+def judged(ending: Ending, rules: set[str], reason: str, run: Cascade) -> None:
+    """Fail unless the verdict is right, told everywhere, and the run has not ended well."""
+    reason = reason.format(**run.shape.refs)
+    assert ending.verdicts, run.story()
+    assert ending.rules <= rules | run.shape.also, ending.verdicts
+    assert {verdict["outcome"] for verdict in ending.verdicts} == {"failed"}
+    assert re.search(reason, ending.reasons), ending.reasons
+    # Lists of Events show the first line alone.
+    lines = [event.partition("\n")[0] for event in ending.events]
+    assert any(re.search(reason, line) for line in lines), lines
+    assert ending.driver, f"the driver's exit code is {ending.driver}"
+    assert ending.seconds <= LIMIT_SECONDS, run.story()
+
+
+def within_memory(run: Cascade, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fail when the run needs more than a small machine has."""
+    used = run.memory()
+    assert len(used) == len(run.running())
+    with capsys.disabled():
+        told = ", ".join(f"{name} {size / 1e6:.0f}" for name, size in sorted(used.items()))
+        print(f"\nmemory: {sum(used.values()) / 1e9:.2f} GB (MB: {told})")
+    assert sum(used.values()) < LIMIT_BYTES
+
+
+# -- a side that is late, does not come, or is wrong -------------------------------------
+
+
+def is_gym(obj: Object, run: Cascade) -> bool:
+    return f"{obj['kind']}/{obj['metadata']['name']}" == run.shape.refs["gym"]
+
+
+def with_driver_env(obj: Object, name: str, value: str) -> Object:
+    """Return an object with a variable more in the driver's container."""
+    changed = copy.deepcopy(obj)
+    if (obj["metadata"].get("labels") or {}).get(ROLE_LABEL) == "driver" and obj["kind"] == "Job":
+        [container] = changed["spec"]["template"]["spec"]["containers"]
+        container["env"].append({"name": name, "value": value})
+    return changed
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("run", APART, indirect=True)
+def test_a_gym_side_that_is_late_is_waited_for(run: Cascade) -> None:
+    run.start(lambda obj: None if is_gym(obj, run) else obj)
+    run.until(lambda: run.pods("rl", run.shape.heads["rl"]), "the RL side", 60)
+    time.sleep(90)
+    assert not run.pods("gym")
+    assert len(run.pods("driver")) == 1
+    assert "gym-announced" in run.log("driver")
+    run.apply(lambda obj: obj if is_gym(obj, run) else None)
+    trains(run)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("run", APART, indirect=True)
+def test_a_gym_side_that_never_comes_is_named_before_any_model_is_loaded(
+    run: Cascade, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(obj: Object) -> Object | None:
+        if is_gym(obj, run):
+            return None
+        return with_driver_env(obj, "DRIVER_GYM_ANNOUNCED_SECONDS", "30")
+
+    run.observe()
+    run.start(change)
+    run.await_log("driver", '"phase": "gym-announced"', 120)
+    logs: list[str] = []
+
+    def over() -> bool:
+        log = run.log("driver")
+        logs.append(log)
+        return not run.running()
+
+    run.until(over, "the end of the run", 120)
+    assert not any("starting vLLM" in log for log in logs)
+    ending = run.ending()
+    report(capsys, "gym-never-comes", ending)
+    assert ending.driver == 4
+    assert ending.rules <= {"registry-error", "ended-failed"}
+    assert "gym-announced: the Gym side: no key `gym_server`" in ending.reasons
+
+
+def test_a_wrong_gym_config_is_refused_within_seconds_by_its_path(
+    run: Cascade, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(obj: Object) -> Object:
+        changed = copy.deepcopy(obj)
+        if obj["kind"] == "ConfigMap" and "gym.yaml" in obj.get("data", {}):
+            changed["data"]["gym.yaml"] += "  - resources_servers/not-there.yaml\n"
+        return changed
+
+    # Most of it is the start of pods; what it would take to load a model is not begun.
+    ending = run.ending_after(lambda: run.start(change))
+    report(capsys, "wrong-gym-config", ending)
+    assert ending.rules == {"registry-error"}
+    missing = r"config_paths\[2\]: 'resources_servers/not-there.yaml' was not found"
+    assert re.search(missing, ending.reasons), ending.reasons
+    assert any(re.search(missing, event) for event in ending.events), ending.events
+    assert ending.driver
+    assert ending.seconds < 90
