@@ -44,9 +44,8 @@ def render(folder: Path, variant: str, component: str) -> list[Object]:
 
 
 def is_worker(pod: Pod) -> bool:
-    return pod.spec["containers"][0]["name"] == "ray-worker" and (
-        pod.metadata["labels"]["tandem.dev/role"] == "rl"
-    )
+    first = pod.spec["containers"][0]["name"]
+    return bool(first == "ray-worker" and pod.metadata["labels"]["tandem.dev/role"] == "rl")
 
 
 @pytest.mark.parametrize("component", CLAIMS)

@@ -29,7 +29,7 @@ from tandem.errors import UserError
 from tandem.process import tool_env
 from tandem.render import render_variant
 from tandem.run.kube import get, kubeconfig, kubectl
-from tandem.run.start import remove, start_driver
+from tandem.run.start import remove, start
 from tandem.run.watches import Seen, WatchInto
 
 RUN_LABEL, ROLE_LABEL = "tandem.dev/run-id", "tandem.dev/role"
@@ -153,7 +153,7 @@ class Cascade:
         """Start the run as a person does, or with changed objects; those made None are left out."""
         self.started = time.monotonic()
         if change is None:
-            start_driver(self.variant)
+            start(self.variant)
         else:
             self.apply(change)
 
