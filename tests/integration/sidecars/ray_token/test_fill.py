@@ -42,7 +42,8 @@ def test_of_two_that_fill_it_at_once_the_first_one_counts(
 ) -> None:
     client.create(SECRETS, {"metadata": {"name": NAME}})
     with Client(proxy.config(namespace)) as late:
-        look, read = late.get, []
+        look = late.get
+        read: list[object] = []
 
         def get_and_be_overtaken(*args: object, **how: object) -> dict[str, object]:
             found = look(*args, **how)  # type: ignore[arg-type]
@@ -51,7 +52,7 @@ def test_of_two_that_fill_it_at_once_the_first_one_counts(
             read.append(found)
             return found
 
-        late.get = get_and_be_overtaken  # type: ignore[method-assign, assignment]
+        late.get = get_and_be_overtaken  # type: ignore[method-assign]
         assert not fill(late, namespace, NAME, ("rl",))
         assert len(read) == 2, "the second look has seen the other one's"
 
