@@ -44,8 +44,8 @@ def render(folder: Path, variant: str, component: str) -> list[Object]:
 
 
 def is_worker(pod: Pod) -> bool:
-    first = pod.spec["containers"][0]["name"]
-    return bool(first == "ray-worker" and pod.metadata["labels"]["tandem.dev/role"] == "rl")
+    role = str(pod.metadata["labels"].get("tandem.dev/role"))
+    return (role, str(pod.spec["containers"][0]["name"])) == ("rl", "ray-worker")
 
 
 @pytest.mark.parametrize("component", CLAIMS)

@@ -43,7 +43,7 @@ def test_of_two_that_fill_it_at_once_the_first_one_counts(
     client.create(SECRETS, {"metadata": {"name": NAME}})
     with Client(proxy.config(namespace)) as late:
         look = late.get
-        read: list[dict[str, object]] = []
+        read: list[object] = []
 
         def get_and_be_overtaken(*args: object, **how: object) -> dict[str, object]:
             found = look(*args, **how)  # type: ignore[arg-type]
