@@ -16,17 +16,22 @@ import pytest
 
 from endpoint_registry.records import object_name
 from support.cli import runs_program
+from support.run_state import left_of, wait_for_gym
 from tandem.errors import UserError
 from tandem.paths import ARTIFACTS
 from tandem.process import tool_env
 from tandem.run.kube import kubectl
 from tandem.run.metrics import first_and_last_reward, read_steps
 from tandem.run.remove import remove_all
-from tandem.run.shapes import BELONGINGS, RUN_ID_LABEL, WORKLOADS
 
 pytestmark = pytest.mark.cluster
 
 VARIANT = "disagg-rayclusters"
+#: Each with the object that bears the verdict, and the pods that end with it.
+BEARERS = {
+    "disagg-rayclusters": ("job.batch/driver-{}",),
+    "disagg-jobset": ("jobset.jobset.x-k8s.io/run-{}", "job.batch/run-{}-driver-0"),
+}
 NAMESPACE = "tandem"
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -40,26 +45,14 @@ def run_id(platform: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     remove_all(NAMESPACE, name)
 
 
-def left_of(run_id: str) -> list[str]:
-    """What there is of a run in the cluster, as kind/name."""
-    kinds = [each.words for each in (*WORKLOADS, *BELONGINGS) if each.kind != "PodGroup"]
-    said = kubectl(
-        "get", ",".join([*kinds, "pods"]), "-n", NAMESPACE, f"--selector={RUN_ID_LABEL}={run_id}",
-        "-o", "name", "--ignore-not-found",
-    )  # fmt: skip
-    registry = kubectl(
-        "get", "configmap", object_name(run_id), "-n", NAMESPACE, "--ignore-not-found", "-o", "name"
-    )
-    return said.split() + registry.split()
-
-
-def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run_id: str) -> None:
+@pytest.mark.parametrize("variant", BEARERS)
+def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run_id: str, variant: str) -> None:
     done = runs_program(
-        "start", "--variant", VARIANT, "--run-id", run_id, "--output", "json", timeout=1200
+        "start", "--variant", variant, "--run-id", run_id, "--output", "json", timeout=1200
     )
     assert done.returncode == 0, done.stderr[-4000:]
     summary: dict[str, Any] = json.loads(done.stdout)
-    assert summary["reason"] == "succeeded"
+    assert summary["reason"].lower() == "succeeded"
     folder = ARTIFACTS / run_id
 
     steps = read_steps(folder / "metrics.jsonl")
@@ -75,19 +68,18 @@ def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run_id: str) -> N
     assert {"rl", "gym", "driver", "watcher"} <= kept
     assert "first step" in summary["marks_seconds"]
 
-    # All that is left bears the verdict: the driver's Job, its pod has ended.
-    left = left_of(run_id)
-    assert [name for name in left if not name.startswith("pod/")] == [f"job.batch/driver-{run_id}"]
-    assert all(name.startswith(f"pod/driver-{run_id}") for name in left[1:])
+    # All that is left bears the verdict, with the driver's pod, which has ended.
+    left = [name for name in left_of(NAMESPACE, run_id) if not name.startswith("pod/")]
+    assert sorted(left) == sorted(name.format(run_id) for name in BEARERS[variant])
     status = runs_program("status", run_id, "--output", "json", timeout=60)
     assert status.returncode == 0
     told = json.loads(status.stdout)
-    assert (told["state"], told["verdict"]["reason"]) == ("succeeded", "succeeded")
+    assert (told["state"], told["verdict"]["reason"].lower()) == ("succeeded", "succeeded")
 
     # It makes room for the next one of its id; `clean` takes it away, and the logs stay.
     cleaned = runs_program("clean", run_id, timeout=200)
     assert cleaned.returncode == 0, cleaned.stderr
-    assert left_of(run_id) == []
+    assert left_of(NAMESPACE, run_id) == []
     logs = runs_program("logs", run_id, timeout=60)
     assert "tandem-metrics" in logs.stdout
     assert json.loads(runs_program("status", run_id, "--output", "json", timeout=60).stdout)[
@@ -102,7 +94,7 @@ def test_a_side_that_is_deleted_ends_the_run_and_a_second_start_is_refused(run_i
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tool_env(),
     ) as first:  # fmt: skip
         try:
-            wait_for_gym(run_id)
+            wait_for_gym(NAMESPACE, run_id)
             second = runs_program(*words, timeout=60)
             assert second.returncode == 3
             assert f"run {run_id} is still going" in second.stderr
@@ -121,31 +113,10 @@ def test_a_side_that_is_deleted_ends_the_run_and_a_second_start_is_refused(run_i
     summary = json.loads(out)
     assert not summary["succeeded"]
     assert f"RayCluster/gym-{run_id}" in summary["message"], told[-3000:]
-    assert left_of(run_id) == []
+    assert left_of(NAMESPACE, run_id) == []
     status = runs_program("status", run_id, timeout=60)
     assert status.returncode == 1, "the verdict is still there for who asks"
     assert f"RayCluster/gym-{run_id}" in status.stdout
-
-
-def wait_for_gym(run_id: str) -> None:
-    """Wait until both sides are up and Gym has announced itself; from then on absence is death."""
-    kubectl(
-        "wait", "-n", NAMESPACE, "--for=create", f"configmap/{object_name(run_id)}",
-        "--timeout=300s", timeout=310,
-    )  # fmt: skip
-    kubectl(
-        "wait", "-n", NAMESPACE, "--for=condition=HeadPodReady", f"raycluster/rl-{run_id}",
-        f"raycluster/gym-{run_id}", "--timeout=300s", timeout=310,
-    )  # fmt: skip
-    kubectl(
-        "wait", "-n", NAMESPACE, f"configmap/{object_name(run_id)}",
-        "--for=jsonpath={.data.gym_head_server}", "--timeout=300s", timeout=310,
-    )  # fmt: skip
-    kubectl(
-        "wait", "-n", NAMESPACE, "--for=condition=Ready", "pods",
-        f"--selector=app.kubernetes.io/name=peer-watcher,{RUN_ID_LABEL}={run_id}",
-        "--timeout=120s", timeout=130,
-    )  # fmt: skip
 
 
 def test_two_runs_at_once_never_meet_and_stop_ends_only_one(run_id: str) -> None:
@@ -157,7 +128,7 @@ def test_two_runs_at_once_never_meet_and_stop_ends_only_one(run_id: str) -> None
             )
             assert done.returncode == 0, done.stderr
         for each in (run_id, other):
-            wait_for_gym(each)
+            wait_for_gym(NAMESPACE, each)
         addresses = {
             each: kubectl(
                 "get", "configmap", object_name(each), "-n", NAMESPACE,
@@ -176,7 +147,7 @@ def test_two_runs_at_once_never_meet_and_stop_ends_only_one(run_id: str) -> None
 
         stopped = runs_program("stop", run_id, timeout=240)
         assert stopped.returncode == 0, stopped.stderr
-        assert left_of(run_id) == []
+        assert left_of(NAMESPACE, run_id) == []
         status = runs_program("status", run_id, "--output", "json", timeout=60)
         assert status.returncode == 1
         assert json.loads(status.stdout)["state"] == "stopped"

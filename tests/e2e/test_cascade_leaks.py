@@ -1,0 +1,58 @@
+"""Twenty runs that die, one after the other: nothing of them is left in the cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.run_state import left_of, namespace_holds, wait_for_gym
+from tandem.process import tool_env
+from tandem.run.kube import kubectl
+from tandem.run.remove import remove_all
+
+pytestmark = [pytest.mark.cluster, pytest.mark.full]
+
+NAMESPACE = "tandem"
+ROUNDS = 20
+#: What dies in turn: a selector of pods, beside the run's own label.
+VICTIMS = ("tandem.dev/role=gym", "tandem.dev/role=driver", "tandem.dev/role=rl")
+
+
+@pytest.mark.parametrize("variant", ["disagg-rayclusters", "disagg-jobset"])
+def test_twenty_cascades_leave_nothing(platform: Path, variant: str) -> None:
+    assert platform.is_file()
+    before = namespace_holds(NAMESPACE)
+    for number in range(ROUNDS // 2):
+        run_id = f"leak-{number}"
+        try:
+            die(variant, run_id, VICTIMS[number % len(VICTIMS)])
+            assert left_of(NAMESPACE, run_id) == [], f"{run_id} has left something"
+        finally:
+            remove_all(NAMESPACE, run_id)
+    # Of every kind, bearing our labels or not.
+    assert namespace_holds(NAMESPACE) == before
+
+
+def die(variant: str, run_id: str, victim: str) -> None:
+    """Start a run as a person does, end one of its parts once all of it is up, see it fail."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tandem.runs", "start", "--variant", variant, "--run-id", run_id,
+         "--output", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tool_env(),
+    ) as follower:  # fmt: skip
+        try:
+            wait_for_gym(NAMESPACE, run_id)
+            kubectl(
+                "delete", "pods", "-n", NAMESPACE, "--grace-period=0", "--force",
+                f"--selector=tandem.dev/run-id={run_id},{victim}",
+            )  # fmt: skip
+            out, told = follower.communicate(timeout=240)
+        finally:
+            if follower.poll() is None:
+                follower.kill()
+    assert follower.returncode != 0, told[-3000:]
+    assert not json.loads(out)["succeeded"]
