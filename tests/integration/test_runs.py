@@ -1,0 +1,194 @@
+"""Status, stop and clean of runs, at the real API server; no node and no operator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endpoint_registry.records import object_name
+from peer_watcher.convert import VERDICT_ANNOTATION
+from peer_watcher.facts import Outcome, Verdict
+from support.cli import runs_program
+from support.run_state import left_of
+from tandem import crds
+from tandem.errors import ExitCode, UserError
+from tandem.process import run
+from tandem.render import kustomize
+from tandem.run import stop as stopping
+from tandem.run.identity import drop_overlay, forget, write_overlay
+from tandem.run.kube import get, kubectl
+from tandem.run.remove import remove_all
+from tandem.run.shapes import ROLE_LABEL, RUN_ID_LABEL
+from tandem.run.start import _claim, make_room
+from tandem.run.status import run_in
+
+pytestmark = pytest.mark.api_server
+
+WATCHER = {"app.kubernetes.io/name": "peer-watcher"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def platform(kubeconfig: Path) -> None:
+    assert kubeconfig.is_file()
+    crds.apply(crds.sources("default"))
+
+
+def apply(namespace: str, *objects: dict[str, Any]) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+    run(["kubectl", "apply", "-n", namespace, "-f", "-"], timeout=60, stdin=json.dumps(listed))
+
+
+def labelled(run_id: str, role: str = "", **more: str) -> dict[str, str]:
+    return {RUN_ID_LABEL: run_id, **({ROLE_LABEL: role} if role else {}), **more}
+
+
+def pod_of(labels: dict[str, str]) -> dict[str, Any]:
+    container = {"name": "driver", "image": "x"}
+    return {"metadata": {"labels": labels},
+            "spec": {"containers": [container], "restartPolicy": "Never"}}  # fmt: skip
+
+
+def raycluster(name: str, run_id: str, role: str) -> dict[str, Any]:
+    labels = labelled(run_id, role)
+    head = {"rayStartParams": {}, "template": pod_of(labels)}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata,
+            "spec": {"headGroupSpec": head}}  # fmt: skip
+
+
+def job(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    spec = {"backoffLimit": 0, "template": pod_of(labels)}
+    return {"apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": name, "labels": labels}, "spec": spec}  # fmt: skip
+
+
+def configmap(name: str, **labels: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels},
+            "data": {"gym_head_server": "http://198.18.0.9:9090"}}  # fmt: skip
+
+
+def start_run(namespace: str, run_id: str) -> None:
+    """A run as it is while it goes on; its registry is as NeMo RL's own client makes it."""
+    apply(
+        namespace,
+        raycluster(f"rl-{run_id}", run_id, "rl"),
+        raycluster(f"gym-{run_id}", run_id, "gym"),
+        job(f"driver-{run_id}", labelled(run_id, "driver")),
+        job(f"peer-watcher-{run_id}", labelled(run_id, **WATCHER)),
+        configmap(f"gym-config-{run_id}", **labelled(run_id, "gym")),
+        configmap(object_name(run_id)),
+    )
+
+
+def status(namespace: str, run_id: str) -> tuple[int, dict[str, Any]]:
+    done = runs_program("--namespace", namespace, "status", run_id, "--output", "json", timeout=60)
+    told: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
+    return done.returncode, told
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(stopping, "ARTIFACTS", tmp_path)
+    return tmp_path
+
+
+def test_a_run_is_stopped_and_another_one_is_not(namespace: str, kept: Path) -> None:
+    for run_id in ("a7", "a7-b"):
+        start_run(namespace, run_id)
+    code, told = status(namespace, "a7")
+    assert (code, told["state"]) == (0, "pending")
+    assert told["endpoints"] == {"gym_head_server": "http://198.18.0.9:9090"}
+    assert {role["role"] for role in told["roles"]} >= {"rl", "gym", "driver"}
+
+    other = left_of(namespace, "a7-b")
+    assert stopping.stop(namespace, "a7")
+    assert left_of(namespace, "a7") == []
+    assert left_of(namespace, "a7-b") == other
+    summary = json.loads((kept / "a7" / "summary.json").read_text())
+    assert (summary["succeeded"], summary["reason"]) == (False, "RunStopped")
+    assert "driver-a7" in (kept / "a7" / "logs" / "run.yaml").read_text()
+    code, told = status(namespace, "a7")
+    assert (code, told["state"]) == (1, "stopped")
+
+    with pytest.raises(UserError, match="there is no run a7") as refused:
+        stopping.stop(namespace, "a7")
+    assert refused.value.code == ExitCode.PRECONDITION
+
+
+def test_only_ended_runs_are_cleaned(namespace: str, kept: Path) -> None:
+    assert kept.is_dir()
+    start_run(namespace, "going")
+    start_run(namespace, "ended")
+    said = Verdict("head-lost", Outcome.FAILED, "RayCluster/gym-ended lost its head").to_json()
+    kubectl("annotate", "job", "driver-ended", "-n", namespace, f"{VERDICT_ANNOTATION}={said}")
+    listed = runs_program("--namespace", namespace, "status", timeout=60)
+    assert listed.returncode == 0
+    rows = {line.split()[0]: line for line in listed.stdout.splitlines()}
+    assert "pending" in rows["going"]
+    assert "failed" in rows["ended"]
+    assert "head-lost" in rows["ended"]
+    assert status(namespace, "ended")[0] == 1
+
+    with pytest.raises(UserError, match="run going is still going"):
+        stopping.clean(namespace, "going")
+    assert stopping.clean(namespace) == ["ended"]
+    assert left_of(namespace, "ended") == []
+    assert left_of(namespace, "going") != []
+    # Once more does no harm.
+    assert stopping.clean(namespace) == []
+    remove_all(namespace, "ended")
+
+
+def test_a_second_start_is_refused_and_an_ended_run_makes_room(namespace: str) -> None:
+    start_run(namespace, "a7")
+    with pytest.raises(UserError, match="run a7 is still going: ") as refused:
+        make_room(namespace, "a7")
+    assert "make stop RUN_ID=a7" in refused.value.problems[0].fix
+    assert left_of(namespace, "a7") != []
+    found = run_in(namespace, "a7")
+    assert found is not None
+    assert (found.top.kind, found.name) == ("Job", "driver-a7")
+    # Its driver is gone, its sides are going: nothing comes of it any more.
+    kubectl("delete", "job", "driver-a7", "-n", namespace)
+    for side in ("rl", "gym"):
+        patch = '{"metadata": {"finalizers": ["tandem.dev/test"]}}'
+        kubectl("patch", "raycluster", f"{side}-a7", "-n", namespace, "--type=merge", "-p", patch)
+    kubectl("delete", "raycluster", "--all", "-n", namespace, "--wait=false")
+    for side in ("rl", "gym"):
+        kubectl(
+            "patch", "raycluster", f"{side}-a7", "-n", namespace, "--type=json", "-p",
+            '[{"op": "remove", "path": "/metadata/finalizers"}]',
+        )  # fmt: skip
+    make_room(namespace, "a7")
+    assert left_of(namespace, "a7") == []
+
+
+def test_of_two_starts_at_once_one_is_refused(namespace: str) -> None:
+    try:
+        objects = kustomize(write_overlay("disagg-rayclusters", "twice"))
+    finally:
+        drop_overlay("twice")
+        forget("twice")
+    for obj in objects:
+        obj["metadata"]["namespace"] = namespace
+    _claim(objects, "twice")
+    before = kubectl("get", "all,sa,cm", "-n", namespace, "-o", "name")
+    with pytest.raises(UserError, match="is being started by somebody else"):
+        _claim(objects, "twice")
+    assert kubectl("get", "all,sa,cm", "-n", namespace, "-o", "name") == before
+    assert get("jobs.batch", namespace, name="driver-twice") is None
+
+
+def test_a_wrong_id_is_usage_and_an_unknown_one_a_precondition(namespace: str) -> None:
+    for words, code in (
+        (("status", "No_Label"), 2), (("start", "--variant", "nope"), 2), (("logs",), 2),
+        (("status", "none"), 3), (("logs", "none"), 3), (("logs", "none", "--follow"), 3),
+        (("stop", "none"), 3),
+    ):  # fmt: skip
+        done = runs_program("--namespace", namespace, *words, timeout=60)
+        assert done.returncode == code, (words, done.stderr)
+        assert "  fix: " in done.stderr
+        assert done.stdout == ""
