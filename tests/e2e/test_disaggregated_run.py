@@ -17,7 +17,6 @@ import pytest
 from endpoint_registry.records import object_name
 from support.cli import runs_program
 from support.run_state import left_of, wait_for_gym
-from tandem.errors import UserError
 from tandem.paths import ARTIFACTS
 from tandem.process import tool_env
 from tandem.run.kube import kubectl
@@ -87,77 +86,71 @@ def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run_id: str, vari
     ] == "succeeded"  # fmt: skip
 
 
-def test_a_side_that_is_deleted_ends_the_run_and_a_second_start_is_refused(run_id: str) -> None:
-    words = ("start", "--variant", VARIANT, "--run-id", run_id)
-    with subprocess.Popen(
-        [sys.executable, "-m", "tandem.runs", *words, "--output", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tool_env(),
-    ) as first:  # fmt: skip
-        try:
-            wait_for_gym(NAMESPACE, run_id)
-            second = runs_program(*words, timeout=60)
-            assert second.returncode == 3
-            assert f"run {run_id} is still going" in second.stderr
-            assert f"make stop RUN_ID={run_id}" in second.stderr
-
-            status = runs_program("status", run_id, timeout=60)
-            assert status.returncode == 0
-            for said in (run_id, VARIANT, "rl/head", "gym/head", "gym_head_server = http"):
-                assert said in status.stdout
-            kubectl("delete", "raycluster", f"gym-{run_id}", "-n", NAMESPACE, "--wait=false")
-            out, told = first.communicate(timeout=240)
-        finally:
-            if first.poll() is None:
-                first.kill()
-    assert first.returncode == 1
-    summary = json.loads(out)
-    assert not summary["succeeded"]
-    assert f"RayCluster/gym-{run_id}" in summary["message"], told[-3000:]
-    assert left_of(NAMESPACE, run_id) == []
-    status = runs_program("status", run_id, timeout=60)
-    assert status.returncode == 1, "the verdict is still there for who asks"
-    assert f"RayCluster/gym-{run_id}" in status.stdout
-
-
-def test_two_runs_at_once_never_meet_and_stop_ends_only_one(run_id: str) -> None:
+def test_two_runs_at_once_never_meet(run_id: str) -> None:
     other = f"{run_id}-b"
+    words = ("start", "--variant", VARIANT, "--run-id", run_id)
     try:
-        for each in (run_id, other):
-            done = runs_program(
-                "start", "--variant", VARIANT, "--run-id", each, "--detach", timeout=120
-            )
-            assert done.returncode == 0, done.stderr
-        for each in (run_id, other):
-            wait_for_gym(NAMESPACE, each)
-        addresses = {
-            each: kubectl(
-                "get", "configmap", object_name(each), "-n", NAMESPACE,
-                "-o", "jsonpath={.data.gym_head_server}",
-            )
-            for each in (run_id, other)
-        }  # fmt: skip
-        for each, address in addresses.items():
-            # Its own Gym's, by its own pod.
-            ip = kubectl(
-                "get", "pods", "-n", NAMESPACE, f"--selector=ray.io/cluster=gym-{each}",
-                "-o", "jsonpath={.items[0].status.podIP}",
-            )  # fmt: skip
-            assert ip in address
-        assert len(set(addresses.values())) == 2
-
-        stopped = runs_program("stop", run_id, timeout=240)
-        assert stopped.returncode == 0, stopped.stderr
+        beside = runs_program(*words[:3], "--run-id", other, "--detach", timeout=120)
+        assert beside.returncode == 0, beside.stderr
+        with subprocess.Popen(
+            [sys.executable, "-m", "tandem.runs", *words, "--output", "json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tool_env(),
+        ) as first:  # fmt: skip
+            try:
+                for each in (run_id, other):
+                    wait_for_gym(NAMESPACE, each)
+                each_has_its_own_gym(run_id, other)
+                a_second_start_is_refused(words, run_id)
+                kubectl("delete", "raycluster", f"gym-{run_id}", "-n", NAMESPACE, "--wait=false")
+                out, told = first.communicate(timeout=240)
+            finally:
+                if first.poll() is None:
+                    first.kill()
+        # One side was deleted: all of this run has gone, and says why; the other one goes on.
+        assert first.returncode == 1
+        summary = json.loads(out)
+        assert not summary["succeeded"]
+        assert f"RayCluster/gym-{run_id}" in summary["message"], told[-3000:]
         assert left_of(NAMESPACE, run_id) == []
-        status = runs_program("status", run_id, "--output", "json", timeout=60)
-        assert status.returncode == 1
-        assert json.loads(status.stdout)["state"] == "stopped"
+        status = runs_program("status", run_id, timeout=60)
+        assert status.returncode == 1, "the verdict is still there for who asks"
+        assert f"RayCluster/gym-{run_id}" in status.stdout
         going = json.loads(runs_program("status", other, "--output", "json", timeout=60).stdout)
         assert going["state"] in ("starting", "running"), going
+
         refused = runs_program("clean", other, timeout=60)
         assert refused.returncode == 3
         assert "is still going" in refused.stderr
+        stopped = runs_program("stop", other, timeout=240)
+        assert stopped.returncode == 0, stopped.stderr
+        assert left_of(NAMESPACE, other) == []
+        assert "gym" in runs_program("logs", other, timeout=60).stdout, "its words were kept"
+        status = runs_program("status", other, "--output", "json", timeout=60)
+        assert status.returncode == 1
+        assert json.loads(status.stdout)["state"] == "stopped"
     finally:
-        try:
-            remove_all(NAMESPACE, other)
-        except UserError as error:
-            pytest.fail(str(error))
+        remove_all(NAMESPACE, other)
+
+
+def each_has_its_own_gym(*run_ids: str) -> None:
+    for each in run_ids:
+        address = kubectl(
+            "get", "configmap", object_name(each), "-n", NAMESPACE,
+            "-o", "jsonpath={.data.gym_head_server}",
+        )  # fmt: skip
+        ip = kubectl(
+            "get", "pods", "-n", NAMESPACE, f"--selector=ray.io/cluster=gym-{each}",
+            "-o", "jsonpath={.items[0].status.podIP}",
+        )  # fmt: skip
+        assert f"//{ip}:" in address, each
+
+
+def a_second_start_is_refused(words: tuple[str, ...], run_id: str) -> None:
+    second = runs_program(*words, timeout=60)
+    assert second.returncode == 3
+    assert f"run {run_id} is still going" in second.stderr
+    assert f"make stop RUN_ID={run_id}" in second.stderr
+    status = runs_program("status", run_id, timeout=60)
+    assert status.returncode == 0
+    for said in (run_id, VARIANT, "rl/head", "gym/head", "gym_head_server = http"):
+        assert said in status.stdout
