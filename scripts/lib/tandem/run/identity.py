@@ -21,8 +21,8 @@ from tandem.run.shapes import JOBSET, RAYCLUSTER, RAYJOB, RUN_ID_LABEL
 from tandem.yamls import dump
 
 RUNS = ROOT / ".runs"
-#: The longest name that a run's objects get from it is that of a JobSet's pod:
-#: `disagg-<id>-gym-workers-0-0-xxxxx`, and a Service of KubeRay; 63 is the limit.
+#: The longest value that is made of it is a JobSet's label with its coordinator's DNS name,
+#: which holds the JobSet's name twice: `run-<id>-rl-head-0-0.run-<id>`; 63 is the limit.
 RUN_ID_LENGTH = 20
 REGISTRY_PREFIX = "nemo-rl-endpoints-"
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
