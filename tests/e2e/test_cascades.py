@@ -244,8 +244,12 @@ def test_a_wrong_gym_config_is_refused_within_seconds_by_its_path(
             changed["data"]["gym.yaml"] += "  - resources_servers/not-there.yaml\n"
         return changed
 
+    def start() -> None:
+        run.start(change)
+        run.until(run.running, "a pod of the run", 30)
+
     # Most of it is the start of pods; what it would take to load a model is not begun.
-    ending = run.ending_after(lambda: run.start(change))
+    ending = run.ending_after(start)
     report(capsys, "wrong-gym-config", ending)
     assert ending.rules == {"registry-error"}
     missing = r"config_paths\[2\]: 'resources_servers/not-there.yaml' was not found"

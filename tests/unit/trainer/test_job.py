@@ -1,7 +1,11 @@
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tandem_trainer.errors import TrainerError
-from tandem_trainer.job import say_error
+from tandem_trainer.job import say_error, stop
 
 
 def test_the_cause_is_the_last_line_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,3 +20,29 @@ def test_the_cause_is_the_last_line_of_an_error(capsys: pytest.CaptureFixture[st
 def test_an_error_of_one_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     say_error(TrainerError("no node offered a GPU"))
     assert capsys.readouterr().err == "error: no node offered a GPU\n"
+
+
+class FakeRay:
+    """A fake Ray whose cluster is gone: nothing is answered, which takes its whole time."""
+
+    exceptions = SimpleNamespace(RayError=ConnectionError)
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+        self.killed: list[object] = []
+
+    def get(self, _ref: object, timeout: float) -> Any:
+        self.waited.append(timeout)
+        raise TimeoutError
+
+    def kill(self, actor: object) -> None:
+        self.killed.append(actor)
+
+
+def test_a_gpu_worker_that_does_not_answer_is_waited_for_once_and_killed(tmp_path: Path) -> None:
+    ray = FakeRay()
+    remote = SimpleNamespace(remote=object)
+    actor = SimpleNamespace(log=remote, stop=remote)
+    stop(ray, actor, tmp_path / "vllm.log", 3.0)
+    assert ray.waited == [3.0]
+    assert ray.killed == [actor]

@@ -26,6 +26,8 @@ from tandem_trainer.metrics import RunFiles, Verdict, judge
 #: Seconds that one training step may take, however slow the machine.
 STEP_SECONDS = 300.0
 STOP_SECONDS = 30.0
+#: The same when somebody has told us to end: he waits, and the GPU node may be gone already.
+TOLD_SECONDS = 3.0
 
 
 def positive(text: str) -> int:
@@ -171,6 +173,7 @@ def run(
     wait_for_gpu(ray, args.worker_timeout)
     # A whole GPU, as on real hardware: nothing else may be placed beside it.
     actor = ray.remote(worker).options(num_gpus=1, num_cpus=0).remote(settings)
+    patience = STOP_SECONDS
     try:
         with errors_of_actor(ray):
             ray.get(actor.pid.remote(), timeout=args.worker_timeout)
@@ -182,8 +185,11 @@ def run(
             )
         draw(rewards, args.output / "reward.png")
         return judge(rewards, args.min_gain)
+    except SystemExit:
+        patience = TOLD_SECONDS
+        raise
     finally:
-        stop(ray, actor, args.output / "vllm.log")
+        stop(ray, actor, args.output / "vllm.log", patience)
 
 
 def start_policy(ray: Any, actor: Any, seconds: float) -> None:
@@ -193,11 +199,12 @@ def start_policy(ray: Any, actor: Any, seconds: float) -> None:
     say(f"vLLM answered after {took:.1f} s")
 
 
-def stop(ray: Any, actor: Any, log: Path) -> None:
+def stop(ray: Any, actor: Any, log: Path, seconds: float = STOP_SECONDS) -> None:
     """Keep vLLM's log, end the actor and with it vLLM; one that is gone is as good as ended."""
+    deadline = time.monotonic() + seconds
     try:
-        log.write_text(ray.get(actor.log.remote(), timeout=STOP_SECONDS), encoding="utf-8")
-        ray.get(actor.stop.remote(), timeout=STOP_SECONDS)
+        log.write_text(ray.get(actor.log.remote(), timeout=seconds), encoding="utf-8")
+        ray.get(actor.stop.remote(), timeout=max(0.0, deadline - time.monotonic()))
     except (ray.exceptions.RayError, TimeoutError):
         say("the GPU worker did not end by itself")
     ray.kill(actor)

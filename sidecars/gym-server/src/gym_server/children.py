@@ -35,6 +35,9 @@ REST_SECONDS = 5.0
 #: to a process outside of it that never closes it.
 _OUTPUT_SECONDS = 1.0
 _CHUNK = 65536
+#: Of so many last lines one is the cause of an end.
+_CAUSE_LINES = 12
+_NAMES_AN_ERROR = re.compile(r"(?:error|fatal):|[\w.]*(?:Error|Exception):", re.IGNORECASE)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -75,8 +78,14 @@ class Ended:
 
     @property
     def cause(self) -> str:
-        """The reason with the leader's last line, which says most: lists show one line only."""
-        last = self.last_words(1).strip()
+        """The reason with the line that says most, since lists show one only.
+
+        It is the leader's last one that names an error: others, such as Ray, may still have
+        told of something else behind it.
+        """
+        words = self.words[-_CAUSE_LINES:]
+        named = [line for line in words if _NAMES_AN_ERROR.match(line)]
+        last = (named or list(words) or [""])[-1].strip()
         return f"{self.reason}: {last}" if last else self.reason
 
     def last_lines(self, count: int) -> str:

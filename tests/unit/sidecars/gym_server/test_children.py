@@ -97,7 +97,9 @@ def test_the_exit_code_is_the_true_one(runner: Runner, script: str, code: int, r
     ("words", "cause"),
     [
         ((), "x ended with code 1 after 2 s"),
-        (("Traceback", "error: vLLM died "), "x ended with code 1 after 2 s: error: vLLM died"),
+        (("Traceback", "NeMo Gym: a died "), "x ended with code 1 after 2 s: NeMo Gym: a died"),
+        (("error: no GPU", "raylet: bye"), "x ended with code 1 after 2 s: error: no GPU"),
+        (("a.b.OddError: 7", "bye"), "x ended with code 1 after 2 s: a.b.OddError: 7"),
     ],
 )
 def test_the_cause_is_one_line_with_the_last_word(words: tuple[str, ...], cause: str) -> None:
