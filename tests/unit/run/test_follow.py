@@ -10,7 +10,12 @@ from tandem.errors import Problem, UserError
 from tandem.run import follow
 from tandem.run.follow import PENDING_SECONDS, Follower
 from tandem.run.shapes import RAYJOB, Run
-from tandem.run.verdict import PATIENCE_SECONDS, UNSEEN_PATIENCE_SECONDS, UNSEEN_SECONDS
+from tandem.run.verdict import (
+    PATIENCE_SECONDS,
+    UNSEEN_PATIENCE_SECONDS,
+    UNSEEN_SECONDS,
+    Verdict,
+)
 from tandem.run.watches import Seen
 
 RUN = Run("tandem", "run", RAYJOB, "run", "uid-1")
@@ -149,3 +154,33 @@ def test_a_wait_that_is_still_there_gives_the_run_up(
     verdict = follower.confirmed()
     assert verdict is not None
     assert verdict.reason == "ImagePullBackOff"
+
+
+def test_a_failure_names_the_part_that_ended_by_itself(follower: Follower) -> None:
+    failed = pod("head")
+    failed["metadata"]["labels"] |= {"tandem.dev/role": "rl", "ray.io/node-type": "head"}
+    terminated = {"exitCode": 3, "finishedAt": "2026-12-02T10:00:00Z"}
+    failed["status"] = {
+        "phase": "Failed",
+        "initContainerStatuses": [{"name": "ray-token", "state": {"terminated": terminated}}],
+    }
+    verdict = Verdict(succeeded=False, exit_code=1, reason="Failed", message="FailJobSet")
+    assert follower.explained(verdict) == verdict
+    see(follower, failed)
+    # A pod that is gone has said its last word.
+    see(follower, failed, deleted=True)
+    told = follower.explained(verdict)
+    assert told.message == "FailJobSet; rl/head: container ray-token ended with code 3"
+    assert follower.explained(told) == told
+    good = Verdict(succeeded=True, exit_code=0, reason="Succeeded", message="done")
+    assert follower.explained(good) == good
+
+
+def test_another_run_of_that_name_is_not_this_one(follower: Follower) -> None:
+    other = {
+        "kind": "RayJob", "metadata": {"uid": "uid-2"},
+        "status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"},
+    }  # fmt: skip
+    assert follower.take(Seen("top", deleted=False, obj=other)) is None
+    own = {**other, "metadata": {"uid": "uid-1"}}
+    assert follower.take(Seen("top", deleted=False, obj=own)) is not None

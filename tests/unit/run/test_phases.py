@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.run_objects import job, jobset, pod, raycluster
-from tandem.run.phases import states_of
+from tandem.run.phases import failed_parts, states_of
 
 
 def told(*args: list[dict[str, object]]) -> dict[str, str]:
@@ -56,3 +56,30 @@ def test_a_wrong_image_is_the_reason() -> None:
 def test_watchers_are_told_of_as_one() -> None:
     pods = [pod("watcher", name="w1"), pod("watcher", name="w2", ready=False)]
     assert told([], pods) == {"watcher": "Starting 1/2"}
+
+
+def test_the_part_that_ended_first_by_itself_is_named_first() -> None:
+    def ended(role: str, code: int, second: int) -> dict[str, object]:
+        made = pod(role, "head", phase="Failed", exit_code=code)
+        state = made["status"]["containerStatuses"][0]["state"]
+        state["terminated"]["finishedAt"] = f"2026-12-02T10:00:0{second}Z"
+        return made
+
+    pods = [ended("rl", 3, 5), ended("gym", 1, 2), ended("driver", 137, 1), pod("rl", "worker")]
+    assert failed_parts(pods) == [
+        "gym/head: container ray ended with code 1", "rl/head: container ray ended with code 3",
+    ]  # fmt: skip
+    # An init container that fails keeps its pod from ever running.
+    first = pod("rl", "head", phase="Failed")
+    state = {"terminated": {"exitCode": 3}}
+    first["status"]["initContainerStatuses"] = [{"name": "ray-token", "state": state}]
+    assert failed_parts([first]) == ["rl/head: container ray-token ended with code 3"]
+    [told_of] = states_of([], [first])
+    assert told_of.why == "container ray-token ended with code 3"
+
+
+def test_a_pod_that_is_going_is_not_running() -> None:
+    going = pod("gym", "head", deletionTimestamp="now")
+    assert told([raycluster("gym", "gym")], [going]) == {"gym/head": "Ending 1/1"}
+    done = pod("driver", exit_code=0, ready=False)
+    assert told([job()], [done]) == {"driver": "Ending 0/1"}

@@ -107,6 +107,8 @@ def test_a_deadline_is_the_clusters_own() -> None:
         ([pod("rl", "head", deletionTimestamp="now")], ""),
         ([job(deletionTimestamp="now"), raycluster("gym", "gym", deletionTimestamp="now")], ""),
         ([job(), pod("driver", phase="Pending", waiting="ErrImageNeverPull")], ""),
+        # A registry out of reach may come back.
+        ([job(), pod("driver", phase="Pending", waiting="ErrImagePull")], "Job driver-a7"),
         ([job(), raycluster("rl", "rl"), pod("rl", "head")], "Job driver-a7 (Running)"),
         # Its driver is not there yet, or any more: whoever started it is at work, or a watcher.
         ([raycluster("rl", "rl")], "RayCluster rl"),

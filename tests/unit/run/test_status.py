@@ -157,3 +157,19 @@ def test_an_ended_jobset_or_driver_is_a_success() -> None:
     assert gone is not None
     assert gone.reason == "Deleted"
     assert meta("x", "rl")["labels"]["tandem.dev/role"] == "rl"
+
+
+def test_only_the_drivers_container_has_the_runs_exit_code() -> None:
+    beside = pod("driver", exit_code=5, phase="Failed")
+    beside["status"]["containerStatuses"][0]["name"] = "proxy"
+    elsewhere = pod("rl", "head", exit_code=6, phase="Failed")
+    elsewhere["status"]["containerStatuses"][0]["name"] = "driver"
+    found = verdict_of(job(ended="Failed"), [beside, elsewhere])
+    assert found is not None
+    assert found.exit_code == 1
+
+
+def test_a_watcher_knows_more_than_the_condition() -> None:
+    found = verdict_of(job(ended="Failed", annotations=verdict()), [pod("driver", exit_code=4)])
+    assert found is not None
+    assert (found.reason, found.exit_code) == ("head-lost", 4)

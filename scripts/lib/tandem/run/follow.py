@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -16,7 +17,7 @@ from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.run.kube import get, kubeconfig
 from tandem.run.metrics import HEAD_FILE, MetricsTail, StepTeller
-from tandem.run.phases import GroupState, states_of
+from tandem.run.phases import GroupState, failed_parts, states_of
 from tandem.run.pod_logs import Folder, Line, Readers
 from tandem.run.shapes import DRIVER, RAYJOB, Run
 from tandem.run.verdict import Verdict, Wait, state_of, unplaced, verdict_of, waits_of
@@ -85,6 +86,13 @@ class Follower:
         if self._top is None:
             return None
         return verdict_of(self._top, [*self._pods.values(), *self._gone])
+
+    def explained(self, verdict: Verdict) -> Verdict:
+        """Return a failure with the part of the run that ended first by itself, if one did."""
+        parts = failed_parts([*self._gone, *self._pods.values()])
+        if verdict.succeeded or not parts or parts[0] in verdict.message:
+            return verdict
+        return replace(verdict, message=f"{verdict.message}; {parts[0]}")
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods that are there."""
@@ -307,7 +315,7 @@ def _last_words(
         if not going or (now >= until and (known or now >= code_by)):
             break
         verdict = _take(follower, queue, 0.5) or verdict
-    return verdict
+    return follower.explained(verdict)
 
 
 def _has_ended(pod: dict[str, Any]) -> bool:

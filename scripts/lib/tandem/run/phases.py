@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.run.shapes import JOB, JOBSET, RAYCLUSTER, RAYJOB, labels_of, role_of
-from tandem.run.verdict import unplaced, waits_of
+from tandem.run.verdict import ENDED_FROM_OUTSIDE, unplaced, waits_of
 
 Object = Mapping[str, Any]
 
@@ -109,11 +109,31 @@ def _why(pod: Object) -> str:
     status = pod.get("status") or {}
     if status.get("phase") != "Failed":
         return ""
-    for each in status.get("containerStatuses") or []:
-        ended = (each.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode"):
-            return f"container {each['name']} ended with code {ended['exitCode']}"
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for each in status.get(key) or []:
+            ended = (each.get("state") or {}).get("terminated") or {}
+            if ended.get("exitCode"):
+                return f"container {each['name']} ended with code {ended['exitCode']}"
     return ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+
+
+def failed_parts(pods: Iterable[Object]) -> list[str]:
+    """Return what ended with a code of its own other than 0, the first one first.
+
+    Source: containers' `state.terminated` (`exitCode`, `finishedAt`). What was ended by a
+    signal from outside was ended because of something else.
+    """
+    found: dict[str, str] = {}
+    for pod in pods:
+        status = pod.get("status") or {}
+        for key in ("initContainerStatuses", "containerStatuses"):
+            for each in status.get(key) or []:
+                ended = (each.get("state") or {}).get("terminated") or {}
+                code = int(ended.get("exitCode") or 0)
+                if code and code not in ENDED_FROM_OUTSIDE:
+                    words = f"{group_of(pod)}: container {each['name']} ended with code {code}"
+                    found.setdefault(words, str(ended.get("finishedAt") or ""))
+    return sorted(found, key=lambda words: found[words])
 
 
 def states_of(workloads: Iterable[Object], pods: Iterable[Object]) -> list[GroupState]:

@@ -121,8 +121,6 @@ def judge_former(things: list[dict[str, Any]]) -> Former:
     ends = {True: "it is being deleted", False: ""}
     why = ends[any(each["metadata"].get("deletionTimestamp") for each in workloads)]
     for each in workloads:
-        if each["kind"] == "RayCluster":
-            continue  # it never ends by itself
         if (verdict := verdict_of(each, pods)) is not None:
             why = f"{each['kind']} {each['metadata']['name']}: {verdict.reason}"
     if not workloads or why:

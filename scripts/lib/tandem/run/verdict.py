@@ -35,6 +35,8 @@ _NEVER = frozenset({"ErrImageNeverPull", "InvalidImageName"})
 _REFUSED = re.compile(r"not found|manifest unknown|unauthorized|denied|forbidden|authorization")
 #: No registry has these names: what is not on the node cannot be pulled.
 _LOCAL_IMAGES = "localhost/"
+#: A doubtful wait is told of after this: a Secret or a registry may come in a moment.
+TELL_SECONDS = 10.0
 #: How long a doubtful wait may last before the run is given up.
 PATIENCE_SECONDS = 120.0
 #: A scheduler says something of a pod within this; then it is told that none does …
@@ -45,7 +47,7 @@ UNSEEN_PATIENCE_SECONDS = 180.0
 _KAI_GROUP = "pod-group-name"
 _EXIT_CODE = re.compile(r"exit code:? (\d+)")
 #: Exit codes of a program that was ended by SIGKILL or SIGTERM: not its own.
-_ENDED_FROM_OUTSIDE = (137, 143)
+ENDED_FROM_OUTSIDE = (137, 143)
 _READ_LOGS = "read the collected logs"
 #: Reason of a run whose object went without a verdict on it.
 DELETED = "Deleted"
@@ -122,7 +124,7 @@ def driver_exit_code(pods: Iterable[Object]) -> int | None:
             ended = (container.get("state") or {}).get("terminated")
             if container.get("name") == DRIVER and ended:
                 code = int(ended.get("exitCode") or 0)
-                return None if code in _ENDED_FROM_OUTSIDE else code
+                return None if code in ENDED_FROM_OUTSIDE else code
     return None
 
 
@@ -223,7 +225,7 @@ def _container_waits(pod: Object) -> Iterator[Wait]:
             yield Wait(
                 # The two reasons of a failing pull take turns.
                 f"{name}/{container['name']}/{'image' if pulls else reason}",
-                0.0,
+                0.0 if certain else TELL_SECONDS,
                 0.0 if certain else PATIENCE_SECONDS,
                 _given_up(
                     reason,
