@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.cascades import APART, ROLE_LABEL, SHAPES, Cascade, Ending, Object, cascade
+from support.cli import runs_program
 from tandem_trainer.metrics import LINE_PREFIX
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +32,7 @@ HEAD_RESTARTED = {"head-lost", "head-restarted"}
 GONE = {"terminating", "deleted"}
 
 
-@pytest.fixture(params=SHAPES)
+@pytest.fixture
 def run(request: pytest.FixtureRequest, platform: Path) -> Iterator[Cascade]:
     assert platform.is_file()
     with cascade(request.param) as made:
@@ -65,6 +66,7 @@ class Fault:
         cause: Makes it.
         rules: The verdicts that are right.
         reason: Pattern of what a person must read; `{role}` is the object that holds a role.
+        victim: Group of the pod that dies with it, as a JobSet names it.
         full: Whether it is left to `make check-full`.
     """
 
@@ -72,6 +74,7 @@ class Fault:
     cause: Callable[[Cascade], Any]
     rules: set[str]
     reason: str
+    victim: str = ""
     full: bool = True
 
 
@@ -81,48 +84,50 @@ FAULTS = {
         lambda run: run.kill("rl", VLLM),
         {"registry-error"},
         r"vLLM was ended by signal 9|vLLM ended",
-        full=False,
+        full=False, victim="driver",
     ),
     "environment-killed": Fault(
         gym_serves,
         lambda run: run.kill("gym", "resources_servers/vowels"),
         {"registry-error"},
         r"server vowels\S* was ended by signal 9",
-        full=False,
+        full=False, victim="(gym-head|driver)",
     ),
     "gym-server-killed": Fault(
         gym_serves, lambda run: run.kill("gym", "-m gym_server"), HEAD_RESTARTED,
-        "the head of {gym} is lost",
+        "the head of {gym} is lost", victim="gym-head",
     ),
     "rl-ray-head-killed": Fault(
-        up, lambda run: run.kill("rl", "gcs_server"), HEAD_RESTARTED, "the head of {rl} is lost"
+        up, lambda run: run.kill("rl", "gcs_server"), HEAD_RESTARTED, "the head of {rl} is lost",
+        victim="rl-head",
     ),
     "gym-ray-head-killed": Fault(
         up, lambda run: run.kill("gym", "gcs_server"), {"registry-error"},
-        "Ray's head of the Gym side ended",
+        "Ray's head of the Gym side ended", victim="gym-head",
     ),
     "worker-pod-deleted": Fault(
         vllm_starts,
         lambda run: run.delete(f"pod/{run.pods('rl', run.shape.worker)[0]['metadata']['name']}"),
         {"registry-error"},
-        r"the GPU worker is gone",
+        r"the GPU worker is gone", victim="rl-workers",
     ),
     "driver-killed": Fault(
         up, lambda run: run.kill("driver", "-m gym_server driver"), {"ended-failed"},
-        "{driver} failed: .*exit code 137",
+        "{driver} failed: .*exit code 137", victim="driver",
     ),
     "rl-deleted": Fault(
-        up, lambda run: run.delete(run.shape.refs["rl"]), GONE, "{rl}"
+        up, lambda run: run.delete(run.refs["rl"]), GONE, "{rl}"
     ),
     "gym-deleted": Fault(
-        up, lambda run: run.delete(run.shape.refs["gym"]), GONE, "{gym}"
+        up, lambda run: run.delete(run.refs["gym"]), GONE, "{gym}"
     ),
     "rl-head-evicted": Fault(
         up, lambda run: run.evict(run.head("rl")), {"head-lost"}, "the head of {rl} is lost",
-        full=False,
+        full=False, victim="rl-head",
     ),
     "gym-head-evicted": Fault(
-        up, lambda run: run.evict(run.head("gym")), {"head-lost"}, "the head of {gym} is lost"
+        up, lambda run: run.evict(run.head("gym")), {"head-lost"}, "the head of {gym} is lost",
+        victim="gym-head",
     ),
 }  # fmt: skip
 
@@ -136,10 +141,17 @@ def report(capsys: pytest.CaptureFixture[str], name: str, ending: Ending) -> Non
         print(", ".join(f"{pod} {seconds:.1f} s" for pod, seconds in ending.pods.items()))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.full] if f.full else []) for n, f in FAULTS.items()],
-)
+def cases() -> Iterator[Any]:
+    """Every variant with every fault; in one object, a side cannot be deleted alone."""
+    for variant, shape in SHAPES.items():
+        for name, fault in FAULTS.items():
+            if name == "gym-deleted" and variant not in APART:
+                continue
+            full = fault.full or name in shape.left_to_full
+            yield pytest.param(variant, name, marks=[pytest.mark.full] if full else [])
+
+
+@pytest.mark.parametrize(("run", "name"), list(cases()), indirect=["run"])
 def test_a_death_ends_the_whole_run_and_is_told(
     run: Cascade, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,12 +162,14 @@ def test_a_death_ends_the_whole_run_and_is_told(
         within_memory(run, capsys)
     ending = run.ending_after(lambda: fault.cause(run))
     report(capsys, name, ending)
-    judged(ending, fault.rules, fault.reason, run)
+    judged(ending, fault.rules, fault.reason, run, fault.victim)
 
 
-def judged(ending: Ending, rules: set[str], reason: str, run: Cascade) -> None:
+def judged(ending: Ending, rules: set[str], reason: str, run: Cascade, victim: str) -> None:
     """Fail unless the verdict is right, told everywhere, and the run has not ended well."""
-    reason = reason.format(**run.shape.refs)
+    reason = reason.format(**run.refs)
+    if victim and run.shape.also_reason:
+        reason = f"{reason}|{run.shape.also_reason.format(victim=victim)}"
     assert ending.verdicts, run.story()
     assert ending.rules <= rules | run.shape.also, ending.verdicts
     assert {verdict["outcome"] for verdict in ending.verdicts} == {"failed"}
@@ -165,6 +179,10 @@ def judged(ending: Ending, rules: set[str], reason: str, run: Cascade) -> None:
     assert any(re.search(reason, line) for line in lines), lines
     assert ending.driver, f"the driver's exit code is {ending.driver}"
     assert ending.seconds <= LIMIT_SECONDS, run.story()
+    # What a person sees who asks afterwards.
+    status = runs_program("status", run.run_id, timeout=60)
+    assert status.returncode == 1, status.stdout
+    assert re.search(reason, status.stdout), status.stdout
 
 
 def within_memory(run: Cascade, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +199,7 @@ def within_memory(run: Cascade, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def is_gym(obj: Object, run: Cascade) -> bool:
-    return f"{obj['kind']}/{obj['metadata']['name']}" == run.shape.refs["gym"]
+    return f"{obj['kind']}/{obj['metadata']['name']}" == run.refs["gym"]
 
 
 def with_driver_env(obj: Object, name: str, value: str) -> Object:
@@ -235,6 +253,7 @@ def test_a_gym_side_that_never_comes_is_named_before_any_model_is_loaded(
     assert "gym-announced: the Gym side: no key `gym_server`" in ending.reasons
 
 
+@pytest.mark.parametrize("run", SHAPES, indirect=True)
 def test_a_wrong_gym_config_is_refused_within_seconds_by_its_path(
     run: Cascade, capsys: pytest.CaptureFixture[str]
 ) -> None:

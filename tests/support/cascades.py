@@ -27,9 +27,11 @@ from peer_watcher.convert import RECORD_ANNOTATION, VERDICT_ANNOTATION
 from peer_watcher.facts import record_from_json
 from tandem.errors import UserError
 from tandem.process import tool_env
-from tandem.render import render_variant
+from tandem.render import kustomize
+from tandem.run.identity import drop_overlay, forget, write_overlay
 from tandem.run.kube import get, kubeconfig, kubectl
-from tandem.run.start import remove, start
+from tandem.run.remove import remove_all
+from tandem.run.start import start
 from tandem.run.watches import Seen, WatchInto
 
 RUN_LABEL, ROLE_LABEL = "tandem.dev/run-id", "tandem.dev/role"
@@ -42,34 +44,46 @@ class Shape:
     """What a test has to know of a variant beyond the two labels.
 
     Attributes:
-        refs: The object that holds each role, as verdicts name it.
+        refs: The object that holds each role, as verdicts name it, but for the run's id.
         heads: Selector of the head pod, by side.
         worker: Selector of the pod with the GPU.
         group: API group, version and plural of the sides' objects.
         also: Rules of verdicts that are as right, since an operator's own policy may come first.
+        also_reason: What such a verdict says; `{victim}` is the group that died.
+        left_to_full: Faults that another shape stands for in `make check`.
     """
 
     refs: dict[str, str]
     heads: dict[str, str]
     worker: str
     group: tuple[str, str, str]
-    run_id: str
     namespace: str = "tandem"
     also: frozenset[str] = frozenset()
+    also_reason: str = ""
+    left_to_full: frozenset[str] = frozenset()
 
     @property
     def sides(self) -> set[str]:
+        """The objects that are sides, without the run's id."""
         return {self.refs[role] for role in self.heads}
 
 
-_RAY_HEAD = "ray.io/node-type=head"
+_RAY_HEAD, _JOB = "ray.io/node-type=head", "jobset.sigs.k8s.io/replicatedjob-name"
 SHAPES = {
     "disagg-rayclusters": Shape(
         refs={"rl": "RayCluster/rl", "gym": "RayCluster/gym", "driver": "Job/driver"},
         heads={"rl": _RAY_HEAD, "gym": _RAY_HEAD},
         worker="ray.io/node-type=worker",
         group=("ray.io", "v1", "rayclusters"),
-        run_id="disagg",
+    ),
+    "disagg-jobset": Shape(
+        refs=dict.fromkeys(("rl", "gym", "driver"), "JobSet/run"),
+        heads={"rl": f"{_JOB}=rl-head", "gym": f"{_JOB}=gym-head"},
+        worker=f"{_JOB}=rl-workers",
+        group=("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+        also=frozenset({"ended-failed"}),
+        also_reason="JobSet/run-.* failed: .*first failed job: run-.*-{victim}-0",
+        left_to_full=frozenset({"vllm-killed", "environment-killed"}),
     ),
 }
 #: Variants whose sides can be applied and deleted one by one.
@@ -136,9 +150,14 @@ class Cascade:
 
     def __init__(self, variant: str) -> None:
         self.variant = variant
-        self.shape = SHAPES[variant]
-        self.namespace = self.shape.namespace
-        self._selector = f"{RUN_LABEL}={self.shape.run_id}"
+        # Another one each time: what Events tell of a former run is not this one's.
+        self.run_id = f"c{time.time_ns() // 10**6 % 10**9}"
+        shape = SHAPES[variant]
+        self.refs = {role: f"{ref}-{self.run_id}" for role, ref in shape.refs.items()}
+        self.sides = {self.refs[role] for role in shape.heads}
+        self.shape = shape
+        self.namespace = shape.namespace
+        self._selector = f"{RUN_LABEL}={self.run_id}"
         self._record = _Record()
         self._watches: list[WatchInto] = []
         settings = client.Configuration()
@@ -153,13 +172,15 @@ class Cascade:
         """Start the run as a person does, or with changed objects; those made None are left out."""
         self.started = time.monotonic()
         if change is None:
-            start(self.variant)
+            start(self.variant, self.run_id)
         else:
             self.apply(change)
 
     def apply(self, change: Callable[[Object], Object | None]) -> None:
-        """Apply the variant's objects as they are made by `change`."""
-        objects = [made for obj in render_variant(self.variant) if (made := change(obj))]
+        """Apply the run's objects as they are made by `change`."""
+        rendered = kustomize(write_overlay(self.variant, self.run_id))
+        drop_overlay(self.run_id)
+        objects = [made for obj in rendered if (made := change(obj))]
         done = subprocess.run(
             ["kubectl", "apply", "-f", "-"], check=False, text=True, capture_output=True,
             input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
@@ -172,7 +193,8 @@ class Cascade:
         for watch in self._watches:
             watch.stop()
         self._each_pod("--grace-period=0", "--force")
-        remove(self.variant)
+        remove_all(self.namespace, self.run_id)
+        forget(self.run_id)
         deadline = time.monotonic() + 60
         while self.running():
             assert time.monotonic() < deadline, f"pods of the run live on: {self.running()}"
@@ -223,7 +245,7 @@ class Cascade:
         return pod
 
     def registry(self) -> dict[str, str]:
-        found = get("configmaps", self.namespace, name=object_name(self.shape.run_id)) or {}
+        found = get("configmaps", self.namespace, name=object_name(self.run_id)) or {}
         return dict(found.get("data") or {})
 
     def log(self, role: str) -> str:
@@ -283,14 +305,12 @@ class Cascade:
         self.until(self._seen_up, "all of the run up, in its watchers' own records", 300)
 
     def _seen_up(self) -> bool:
-        for side in self.shape.sides:
+        for side in self.sides:
             kind, _, name = side.partition("/")
             found = get(kind, self.namespace, name=name) or {"metadata": {}}
             annotations = found["metadata"].get("annotations") or {}
             record = record_from_json(str(annotations.get(RECORD_ANNOTATION, "")))
-            if len(record) < len(set(self.shape.refs.values())) or not all(
-                m.up for m in record.values()
-            ):
+            if len(record) < len(set(self.refs.values())) or not all(m.up for m in record.values()):
                 return False
         return True
 
