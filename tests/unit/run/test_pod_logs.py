@@ -63,3 +63,20 @@ def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
     assert {(line.source.role, line.text) for line in kept} == {
         ("driver", "line 0"), ("rl", "line 1"), ("watcher", "line 2"), ("driver", "line 3"),
     }  # fmt: skip
+
+
+def test_what_somebody_keeps_already_is_not_kept_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def lines(_: object, source: Source, **__: object) -> list[Line]:
+        asked.append(source.role)
+        return [Line(source, "2026-12-02T10:00:00.000000000Z", "once")]
+
+    monkeypatch.setattr(collect, "connect", lambda: None)
+    monkeypatch.setattr(collect, "lines_of", lines)
+    for pods in ([pod("rl", "head")], [pod("rl", "head"), pod("gym", "head")]):
+        collect.keep_output(tmp_path, pods)
+    assert asked == ["rl", "gym"]
+    assert [path.read_text().count("once") for path in sorted(tmp_path.iterdir())] == [1, 1]
