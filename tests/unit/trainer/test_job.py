@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,3 +48,21 @@ def test_a_gpu_worker_that_does_not_answer_is_waited_for_once_and_killed(tmp_pat
     stop(ray, actor, tmp_path / "vllm.log", 3.0)
     assert ray.waited == [3.0]
     assert ray.killed == [actor]
+
+
+_HANGS = """\
+import os, signal, time
+from tandem_trainer import job
+job.END_SECONDS = 0.2
+signal.signal(signal.SIGTERM, job._terminated)
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+finally:
+    time.sleep(60)
+"""
+
+
+def test_who_is_told_to_end_does_not_hang_in_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", _HANGS], check=False, timeout=30)
+    assert done.returncode == 143

@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ STEP_SECONDS = 300.0
 STOP_SECONDS = 30.0
 #: The same when somebody has told us to end: he waits, and the GPU node may be gone already.
 TOLD_SECONDS = 3.0
+#: Seconds for everything that is done when somebody has told us to end.
+END_SECONDS = 8.0
 
 
 def positive(text: str) -> int:
@@ -233,5 +236,9 @@ def parse(made: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Nam
 
 
 def _terminated(number: int, _: FrameType | None) -> NoReturn:
+    # Ray's own calls wait a minute for a head that is gone, its exit handler among them.
+    last = threading.Timer(END_SECONDS, os._exit, (128 + number,))
+    last.daemon = True
+    last.start()
     # As an exception it runs the `finally` that ends the actor and vLLM.
     raise SystemExit(128 + number)
