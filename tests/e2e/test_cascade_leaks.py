@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.run_state import left_of, namespace_holds, wait_for_gym
+from support.run_state import left_of, namespace_holds, wait_until_up
 from tandem.process import tool_env
 from tandem.run.kube import kubectl
 from tandem.run.remove import remove_all
@@ -45,7 +45,7 @@ def die(variant: str, run_id: str, victim: str) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tool_env(),
     ) as follower:  # fmt: skip
         try:
-            wait_for_gym(NAMESPACE, run_id)
+            wait_until_up(NAMESPACE, run_id)
             kubectl(
                 "delete", "pods", "-n", NAMESPACE, "--grace-period=0", "--force",
                 f"--selector=tandem.dev/run-id={run_id},{victim}",

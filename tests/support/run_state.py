@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from typing import Any
 
 from endpoint_registry.records import object_name
 from tandem.run.kube import kubectl
-from tandem.run.remove import served
-from tandem.run.shapes import BELONGINGS, RUN_ID_LABEL, WORKLOADS
+from tandem.run.phases import states_of
+from tandem.run.remove import served, things_of
+from tandem.run.shapes import BELONGINGS, RUN_ID_LABEL, WORKLOADS, workloads_of
 
 WATCHERS = "app.kubernetes.io/name=peer-watcher"
 
@@ -32,6 +35,23 @@ def namespace_holds(namespace: str) -> Counter[str]:
     """Return how many objects of each kind are in a namespace, whatever they are labelled."""
     said = kubectl("get", _kinds(), "-n", namespace, "-o", "name", "--ignore-not-found")
     return Counter(name.partition("/")[0] for name in said.split())
+
+
+def wait_until_up(namespace: str, run_id: str, seconds: float = 300.0) -> None:
+    """Wait until every pod of a run is there and Ready, its watchers' too."""
+    deadline = time.monotonic() + seconds
+    while not _is_up(things_of(namespace, run_id)):
+        assert time.monotonic() < deadline, f"run {run_id} is not up after {seconds:g} s"
+        time.sleep(1)
+
+
+def _is_up(things: list[dict[str, Any]]) -> bool:
+    pods = [thing for thing in things if thing["kind"] == "Pod"]
+    workloads = [each for each in workloads_of(things) if "ownerReferences" not in each["metadata"]]
+    states = states_of(workloads, pods)
+    roles = {state.group.role for state in states}
+    ready = all(state.phase == "Running" and state.ready == state.wanted for state in states)
+    return ready and roles >= {"rl", "gym", "driver", "watcher"}
 
 
 def wait_for_gym(namespace: str, run_id: str) -> None:
