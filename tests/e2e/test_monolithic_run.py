@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.cli import runs_program
+from support.run_state import left_of
 from support.runs import VARIANT, Runs
 from tandem.process import tool_env
 from tandem.run.collect import pods_of
@@ -17,6 +19,7 @@ from tandem.run.end import end_lingering
 from tandem.run.follow import follow
 from tandem.run.kube import kubectl
 from tandem.run.metrics import first_and_last_reward, read_steps
+from tandem.run.remove import remove_all
 from tandem.run.status import run_in
 
 pytestmark = pytest.mark.cluster
@@ -56,6 +59,27 @@ def test_the_demo_trains_and_keeps_its_results(platform: Path) -> None:
     while pods_of(run):
         assert time.monotonic() < deadline, "the finished run still holds pods"
         time.sleep(2)
+
+
+def test_the_same_as_one_jobset(platform: Path) -> None:
+    assert platform.is_file()
+    run_id = "e2e-mono"
+    try:
+        done = runs_program(
+            "start", "--variant", "monolithic-jobset", "--run-id", run_id, "--output", "json",
+            timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        summary = json.loads(done.stdout)
+        first, last = summary["reward_first_last"]
+        assert last >= 2 * first
+        left = [name for name in left_of("tandem", run_id) if not name.startswith("pod/")]
+        assert left == [
+            f"jobset.jobset.x-k8s.io/mono-{run_id}",
+            f"job.batch/mono-{run_id}-driver-0",
+        ]
+    finally:
+        remove_all("tandem", run_id)
 
 
 def test_the_exit_code_of_the_training_command_is_the_runs(runs: Runs) -> None:

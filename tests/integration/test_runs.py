@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from tandem import crds
 from tandem.errors import ExitCode, UserError
 from tandem.process import run
 from tandem.render import kustomize
+from tandem.run import remove as removing
 from tandem.run import stop as stopping
-from tandem.run.identity import drop_overlay, forget, write_overlay
+from tandem.run.identity import drop_overlay, write_overlay
 from tandem.run.kube import get, kubectl
 from tandem.run.remove import remove_all
 from tandem.run.shapes import ROLE_LABEL, RUN_ID_LABEL
@@ -142,6 +145,14 @@ def test_only_ended_runs_are_cleaned(namespace: str, kept: Path) -> None:
     remove_all(namespace, "ended")
 
 
+def let_go(namespace: str, *names: str) -> None:
+    for name in names:
+        kubectl(
+            "patch", "raycluster", name, "-n", namespace, "--type=json", "-p",
+            '[{"op": "remove", "path": "/metadata/finalizers"}]',
+        )  # fmt: skip
+
+
 def test_a_second_start_is_refused_and_an_ended_run_makes_room(namespace: str) -> None:
     start_run(namespace, "a7")
     with pytest.raises(UserError, match="run a7 is still going: ") as refused:
@@ -157,21 +168,38 @@ def test_a_second_start_is_refused_and_an_ended_run_makes_room(namespace: str) -
         patch = '{"metadata": {"finalizers": ["tandem.dev/test"]}}'
         kubectl("patch", "raycluster", f"{side}-a7", "-n", namespace, "--type=merge", "-p", patch)
     kubectl("delete", "raycluster", "--all", "-n", namespace, "--wait=false")
-    for side in ("rl", "gym"):
-        kubectl(
-            "patch", "raycluster", f"{side}-a7", "-n", namespace, "--type=json", "-p",
-            '[{"op": "remove", "path": "/metadata/finalizers"}]',
-        )  # fmt: skip
+    # It is still terminating when the next one is started, which waits for its end.
+    later = threading.Timer(3, let_go, (namespace, "rl-a7", "gym-a7"))
+    later.start()
+    began = time.monotonic()
     make_room(namespace, "a7")
+    assert time.monotonic() - began > 2
+    later.join()
     assert left_of(namespace, "a7") == []
 
 
+def test_what_a_broken_start_has_left_is_told_of_and_cleaned(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(namespace, configmap("gym-config-cut", **labelled("cut", "gym")))
+    with pytest.raises(UserError, match="run cut is being started by somebody else") as refused:
+        make_room(namespace, "cut")
+    assert "make clean RUN_ID=cut" in refused.value.problems[0].fix
+    assert stopping.clean(namespace) == [], "somebody may be about to go on with it"
+    monkeypatch.setattr(removing, "_CLAIM_SECONDS", 0)
+    make_room(namespace, "cut")
+    assert left_of(namespace, "cut") == []
+    apply(namespace, configmap("gym-config-cut", **labelled("cut", "gym")))
+    assert stopping.clean(namespace) == ["cut"]
+    assert left_of(namespace, "cut") == []
+
+
 def test_of_two_starts_at_once_one_is_refused(namespace: str) -> None:
+    folder = write_overlay("disagg-rayclusters", "twice")
     try:
-        objects = kustomize(write_overlay("disagg-rayclusters", "twice"))
+        objects = kustomize(folder)
     finally:
-        drop_overlay("twice")
-        forget("twice")
+        drop_overlay(folder)
     for obj in objects:
         obj["metadata"]["namespace"] = namespace
     _claim(objects, "twice")

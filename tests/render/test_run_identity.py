@@ -10,10 +10,18 @@ import pytest
 
 from tandem.errors import ExitCode, UserError
 from tandem.policy import pods_of
-from tandem.render import kustomize, render_variant, variants
+from tandem.render import KUSTOMIZE, kustomize, render_variant, variants
 from tandem.run import identity
 from tandem.run.identity import REGISTRY_PREFIX, RUN_ID_LENGTH, write_overlay
-from tandem.run.shapes import ROLE_LABEL, RUN_ID_LABEL, labels_of, top_of
+from tandem.run.shapes import (
+    BELONGINGS,
+    ROLE_LABEL,
+    RUN_ID_LABEL,
+    WORKLOADS,
+    labels_of,
+    top_of,
+)
+from tandem.yamls import load_all
 
 Object = dict[str, Any]
 
@@ -25,6 +33,7 @@ REFERENCES = ("serviceAccountName", "claimName", "resourceClaimTemplateName")
 NAMED_IN = ("secretKeyRef", "configMap", "configMapKeyRef", "secret", "subjects", "roleRef")
 #: KubeRay and Kubernetes cut what is longer; JobSet refuses it.
 NAME_LENGTH = 63
+COMPONENTS = KUSTOMIZE / "components"
 
 
 @pytest.fixture
@@ -32,8 +41,8 @@ def runs() -> Iterator[None]:
     """Nothing is left of the overlays that a test writes."""
     yield
     for run_id in (RUN_ID, LONGEST):
-        identity.drop_overlay(run_id)
-        identity.forget(run_id)
+        for folder in identity.RUNS.glob(f"{run_id}*"):
+            identity.drop_overlay(folder)
 
 
 def references(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
@@ -109,6 +118,8 @@ def test_the_longest_run_id_fits_into_every_name(variant: str, runs: None) -> No
         made = [name]
         if obj["kind"] == "JobSet":
             made = [f"{name}-{job['name']}-99-99-xxxxx" for job in obj["spec"]["replicatedJobs"]]
+            # A label with the coordinator's DNS name.
+            made.append(f"{name}-rl-head-0-0.{name}")
         elif obj["kind"] == "RayCluster":
             made = [f"{name}-head-svc", f"{name}-workers-worker-xxxxx"]
         elif obj["kind"] == "Job":
@@ -130,17 +141,16 @@ def test_every_pod_says_its_role(runs: None) -> None:
 
 def test_a_start_that_is_refused_leaves_the_overlay_of_the_one_that_goes_on(runs: None) -> None:
     assert runs is None
-    write_overlay("monolithic-rayjob", RUN_ID)
-    kept = identity.keep_overlay(RUN_ID)
+    kept = identity.keep_overlay(write_overlay("monolithic-rayjob", RUN_ID), RUN_ID)
     assert identity.variant_of(RUN_ID) == "monolithic-rayjob"
     folder = write_overlay("disagg-rayclusters", RUN_ID)
     assert folder != kept
-    identity.drop_overlay(RUN_ID)
+    assert folder != write_overlay("disagg-rayclusters", RUN_ID), "two at once do not meet"
+    identity.drop_overlay(folder)
     assert not folder.exists()
     assert identity.variant_of(RUN_ID) == "monolithic-rayjob"
     assert {obj["kind"] for obj in kustomize(kept)} == {"RayJob"}
-    write_overlay("disagg-rayclusters", RUN_ID)
-    identity.keep_overlay(RUN_ID)
+    identity.keep_overlay(write_overlay("disagg-rayclusters", RUN_ID), RUN_ID)
     assert identity.variant_of(RUN_ID) == "disagg-rayclusters"
 
 
@@ -164,3 +174,14 @@ def test_a_wrong_run_id_is_refused_with_every_reason(run_id: str, said: list[str
     assert len(problems) == len(said)
     assert all(words in what for words, what in zip(said, problems, strict=True))
     assert set(Path(identity.RUNS).glob("*")) == before
+
+
+def test_whatever_a_variant_brings_is_found_when_it_is_removed() -> None:
+    known = {each.kind for each in (*WORKLOADS, *BELONGINGS)}
+    objects = [obj for variant in variants() for obj in render_variant(variant)]
+    brought = COMPONENTS.rglob("*.yaml")
+    kinds = {obj["kind"] for path in brought for obj in load_all(path.read_text(encoding="utf-8"))}
+    assert {obj["kind"] for obj in objects} <= known
+    assert kinds - {"Component", "Kustomization"} <= known
+    # By its label, under its own id, too.
+    assert all(labels_of(obj).get(RUN_ID_LABEL) for obj in objects)

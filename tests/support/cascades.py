@@ -178,8 +178,9 @@ class Cascade:
 
     def apply(self, change: Callable[[Object], Object | None]) -> None:
         """Apply the run's objects as they are made by `change`."""
-        rendered = kustomize(write_overlay(self.variant, self.run_id))
-        drop_overlay(self.run_id)
+        folder = write_overlay(self.variant, self.run_id)
+        rendered = kustomize(folder)
+        drop_overlay(folder)
         objects = [made for obj in rendered if (made := change(obj))]
         done = subprocess.run(
             ["kubectl", "apply", "-f", "-"], check=False, text=True, capture_output=True,

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from tandem.cli import Parser, whole_number
 from tandem.console import console
-from tandem.errors import ExitCode, run_main
+from tandem.errors import ExitCode, UserError, run_main
 from tandem.paths import ARTIFACTS
 from tandem.render import require_variant
 from tandem.run import logs
 from tandem.run.identity import new_run_id, require_run_id
 from tandem.run.kube import require_cluster
-from tandem.run.lifecycle import carry_out, json_of, text_of
+from tandem.run.lifecycle import follow_to_the_end, json_of, set_aside, text_of
 from tandem.run.start import start
 from tandem.run.status import look, look_at_all, show, show_all, to_json
 from tandem.run.stop import clean, stop
@@ -41,20 +41,32 @@ failed or was stopped; 2 usage; 3 there is no cluster or no such run, or the run
 """
 
 
+class _Lines(Console):
+    """A console for lines that a reader may have enough of: `make logs … | head`."""
+
+    def on_broken_pipe(self) -> None:
+        """End as every program of ours does then: without a word, with code 0."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os._exit(ExitCode.OK)  # any of many threads may have been printing
+
+
 def _start(args: argparse.Namespace) -> int:
     require_variant(args.variant)
     run_id = args.run_id or new_run_id()
     require_run_id(run_id)
     require_cluster()
+    started = start(args.variant, run_id)
+    set_aside(ARTIFACTS / run_id)
     if args.detach:
-        run = start(args.variant, run_id).run
+        run = started.run
         console.ok(f"started run {run.run_id}: make status RUN_ID={run.run_id}")
         if args.output == "json":
             print(json.dumps({"run_id": run.run_id, "variant": args.variant}))
         return ExitCode.OK
+    console.note(f"applied {args.variant} as run {run_id}")
     folder = ARTIFACTS / run_id
     try:
-        outcome = carry_out(args.variant, run_id, folder)
+        outcome = follow_to_the_end(started, args.variant, folder)
     except KeyboardInterrupt:
         console.warn(
             f"no longer following run {run_id}; it goes on: make status RUN_ID={run_id},"
@@ -89,7 +101,11 @@ def _status(args: argparse.Namespace) -> int:
         else:
             print(f"no runs in namespace {args.namespace}; make run starts one")
         return ExitCode.OK
-    status = look(args.namespace, args.run_id)
+    try:
+        status = look(args.namespace, args.run_id)
+    except UserError as error:
+        # 1 is said of a run, not of a cluster that did not answer.
+        raise UserError(error.problems, ExitCode.PRECONDITION) from error
     if args.output == "json":
         print(json.dumps(to_json(status), indent=2))
     else:
@@ -99,7 +115,7 @@ def _status(args: argparse.Namespace) -> int:
 
 def _logs(args: argparse.Namespace) -> int:
     require_cluster()
-    out = Console(highlight=False, soft_wrap=True)
+    out = _Lines(highlight=False, soft_wrap=True)
     tell = logs.follow if args.follow else logs.show
     try:
         tell(args.namespace, args.run_id, out, tail=args.tail)

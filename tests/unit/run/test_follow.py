@@ -184,3 +184,18 @@ def test_another_run_of_that_name_is_not_this_one(follower: Follower) -> None:
     assert follower.take(Seen("top", deleted=False, obj=other)) is None
     own = {**other, "metadata": {"uid": "uid-1"}}
     assert follower.take(Seen("top", deleted=False, obj=own)) is not None
+
+
+def test_a_run_that_went_while_the_api_server_was_away_is_noticed(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[dict[str, Any] | None] = [{"metadata": {"uid": "uid-1"}}]
+    monkeypatch.setattr(follow, "get", lambda *_, **__: there[0])
+    assert follower.look() is None
+    for gone in (None, {"metadata": {"uid": "uid-2"}}):
+        there[0] = gone
+        verdict = follower.look()
+        assert verdict is not None
+        assert verdict.reason == "Deleted"
+    # Of a run that nobody has seen yet, too.
+    assert Follower(RUN).look() is not None

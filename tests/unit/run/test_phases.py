@@ -83,3 +83,12 @@ def test_a_pod_that_is_going_is_not_running() -> None:
     assert told([raycluster("gym", "gym")], [going]) == {"gym/head": "Ending 1/1"}
     done = pod("driver", exit_code=0, ready=False)
     assert told([job()], [done]) == {"driver": "Ending 0/1"}
+
+
+def test_want_of_memory_is_a_cause_of_its_own_also_of_what_was_started_again() -> None:
+    killed = pod("rl", "head")
+    container = killed["status"]["containerStatuses"][0]
+    container["lastState"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    assert failed_parts([killed]) == ["rl/head: container ray ended with code 137 (OOMKilled)"]
+    container["lastState"]["terminated"]["reason"] = "Error"
+    assert failed_parts([killed]) == []

@@ -65,18 +65,19 @@ def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_somebody_keeps_already_is_not_kept_twice(
+def test_what_somebody_has_kept_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    stamp = "2026-12-02T10:00:00.000000000Z"
+    asked: list[tuple[str, object]] = []
 
-    def lines(_: object, source: Source, **__: object) -> list[Line]:
-        asked.append(source.role)
-        return [Line(source, "2026-12-02T10:00:00.000000000Z", "once")]
+    def lines(_: object, source: Source, **how: object) -> list[Line]:
+        asked.append((source.role, how["since"]))
+        return [] if how["since"] else [Line(source, stamp, "once")]
 
     monkeypatch.setattr(collect, "connect", lambda: None)
     monkeypatch.setattr(collect, "lines_of", lines)
     for pods in ([pod("rl", "head")], [pod("rl", "head"), pod("gym", "head")]):
         collect.keep_output(tmp_path, pods)
-    assert asked == ["rl", "gym"]
+    assert asked == [("rl", ""), ("rl", stamp), ("gym", "")]
     assert [path.read_text().count("once") for path in sorted(tmp_path.iterdir())] == [1, 1]

@@ -134,3 +134,11 @@ def test_steps_are_found_in_a_drivers_output(capsys: pytest.CaptureFixture[str])
         teller.take(line)
     assert teller.any
     assert capsys.readouterr().err.count("mean reward 0.500") == 1
+
+
+def test_other_trainers_lines_are_passed_over() -> None:
+    teller = StepTeller()
+    for line in ('{"step": 3, "loss": 0.1}', f'{LINE_PREFIX}{{"step": null}}', f"{LINE_PREFIX}[1]"):
+        teller.take(line)
+        assert metrics_of(line) is None
+    assert not teller.any

@@ -75,13 +75,11 @@ def collect_logs(folder: Path, run: Run) -> None:
 
 
 def keep_output(folder: Path, pods: list[dict[str, Any]]) -> None:
-    """Write what the containers of pods have said so far, unless somebody keeps it already."""
+    """Write what the containers of pods have said so far, from where somebody has kept it on."""
     keeper = Folder(folder)
     for source in (source for pod in pods for source in begun(pod)):
-        if keeper.path_of(source).exists():
-            continue
         try:
-            for line in lines_of(connect(), source, follow=False):
+            for line in lines_of(connect(), source, follow=False, since=keeper.last(source)):
                 keeper.write(line)
         except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
             keeper.write(Line(source, "", f"could not be collected: {error}"))

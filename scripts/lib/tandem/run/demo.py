@@ -151,6 +151,10 @@ def main() -> int:
         demo.phase("run", lambda: outcomes.append(carry_out(args.variant, run_id, demo.folder)))
     except UserError as error:
         raise keep_failure(demo, error) from error
+    except KeyboardInterrupt:
+        if list(demo.phases)[-1:] == ["run"]:
+            console.warn(f"run {run_id} goes on, if it has begun: make stop RUN_ID={run_id}")
+        raise
     [outcome] = outcomes
     _report(demo, outcome, args.output)
     verdict = outcome.verdict

@@ -27,6 +27,8 @@ from tandem.run.watches import Seen, WatchInto
 PENDING_SECONDS = 10.0
 #: The metrics connection is opened again at most this often.
 _TAIL_AGAIN_SECONDS = 2.0
+#: Between two looks at the top object, beside the watch.
+_LOOK_SECONDS = 60.0
 #: A driver whose end is certain says its exit code within this.
 _CODE_SECONDS = 3.0
 _ALL_READY, _FIRST_STEP = "all pods ready", "first step"
@@ -143,6 +145,20 @@ class Follower:
             return None
         self._pods = {pod["metadata"]["name"]: pod for pod in (found or {}).get("items", [])}
         return self.given_up()
+
+    def look(self) -> Verdict | None:
+        """Ask for the top object: one that went while the API server was away shows no more."""
+        try:
+            found = get(self._run.top.words, self._run.namespace, name=self._run.name)
+        except UserError:
+            return None
+        gone = found is None or found["metadata"]["uid"] != self._run.uid
+        if not gone:
+            return None
+        last = dict(self._top or {"kind": self._run.top.kind, "spec": {}})
+        last["metadata"] = {"name": self._run.name, **last.get("metadata", {}),
+                            "uid": self._run.uid}  # fmt: skip
+        return self.take(Seen("top", deleted=True, obj=last))
 
     def close(self) -> None:
         """End the connection to the head pod."""
@@ -261,8 +277,11 @@ def follow(
     deadline = time.monotonic() + timeout
     try:
         with _watches(run) as queue:
+            looked = time.monotonic()
             while (left := deadline - time.monotonic()) > 0:
                 verdict = _take(follower, queue, min(left, 1.0)) or follower.confirmed()
+                if not verdict and time.monotonic() - looked > _LOOK_SECONDS:
+                    looked, verdict = time.monotonic(), follower.look()
                 if verdict:
                     follower.mark("verdict")
                     return _last_words(follower, queue, verdict, drain)

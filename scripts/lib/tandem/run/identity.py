@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +29,7 @@ REGISTRY_PREFIX = "nemo-rl-endpoints-"
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _RECORD = "run.json"
 #: No run id holds a dot.
-_TO_BE = ".new"
+_TO_BE = ".new-"
 #: Where labels of pods are, in kinds that kustomize does not know. They are there already: to
 #: create them would give a RayCluster without worker groups an empty one.
 _POD_LABELS = (
@@ -129,8 +130,9 @@ def write_overlay(variant: str, run_id: str) -> Path:
     """
     require_run_id(run_id)
     objects = render_variant(variant)
-    folder = RUNS / f"{run_id}{_TO_BE}"
-    folder.mkdir(parents=True, exist_ok=True)
+    RUNS.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{run_id}{_TO_BE}", dir=RUNS))
+    folder.chmod(0o755)
     head = f"# Run {run_id} of variant {variant}, written by `make run`.\n"
     text = head + dump(overlay(variant, run_id, objects))
     (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
@@ -139,15 +141,15 @@ def write_overlay(variant: str, run_id: str) -> Path:
     return folder
 
 
-def keep_overlay(run_id: str) -> Path:
+def keep_overlay(folder: Path, run_id: str) -> Path:
     """Make the overlay that was written the run's, in place of a former one."""
     forget(run_id)
-    return (RUNS / f"{run_id}{_TO_BE}").rename(RUNS / run_id)
+    return folder.rename(RUNS / run_id)
 
 
-def drop_overlay(run_id: str) -> None:
+def drop_overlay(folder: Path) -> None:
     """Remove the overlay of a run that was refused."""
-    shutil.rmtree(RUNS / f"{run_id}{_TO_BE}", ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def variant_of(run_id: str) -> str:

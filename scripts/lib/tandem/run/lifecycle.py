@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,8 @@ from tandem.run.end import end_lingering
 from tandem.run.follow import follow
 from tandem.run.kube import get
 from tandem.run.metrics import first_and_last_reward, read_steps
-from tandem.run.remove import remove_all, remove_leftovers
-from tandem.run.shapes import RAYJOB, Run
+from tandem.run.remove import remove_all, remove_leftovers, things_of
+from tandem.run.shapes import RAYJOB, Run, workloads_of
 from tandem.run.start import Started, start
 from tandem.run.status import told_by_event
 from tandem.run.verdict import DELETED, Verdict
@@ -75,6 +78,17 @@ def carry_out(variant: str, run_id: str, folder: Path) -> Outcome:
     return follow_to_the_end(started, variant, folder)
 
 
+def set_aside(folder: Path) -> None:
+    """Give the results of a former run of this id another name: two runs are never mixed."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    number = 1
+    while (other := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    folder.rename(other)
+    console.note(f"results of the former run {folder.name} are in {os.path.relpath(other)}")
+
+
 def follow_to_the_end(started: Started, variant: str, folder: Path) -> Outcome:
     """Follow a run that is there to its verdict, keep what tells of it, and tidy up.
 
@@ -96,7 +110,7 @@ def follow_to_the_end(started: Started, variant: str, folder: Path) -> Outcome:
     marks["over"] = round(time.monotonic() - began, 1)
     outcome = Outcome(run, variant, folder, verdict, marks)
     write_summary(folder, outcome.summary())
-    _tidy(run, verdict)
+    _tidy(run, verdict, marks.get("verdict", 0.0))
     return outcome
 
 
@@ -112,8 +126,31 @@ def _explained(run: Run, verdict: Verdict) -> Verdict:
     return told[1] if told and not told[1].succeeded else verdict
 
 
-def _tidy(run: Run, verdict: Verdict) -> None:
+def is_taken_over(run: Run, things: Iterable[dict[str, Any]], lasted: float) -> bool:
+    """Return whether another run has this id by now, whose objects must be left alone. Pure.
+
+    Args:
+        run: The run that has ended.
+        things: What there is of its id.
+        lasted: Seconds from its start to its verdict.
+    """
+    workloads = workloads_of(things)
+    for each in workloads:
+        metadata = each["metadata"]
+        if each["kind"] == run.top.kind and metadata["name"] == run.name:
+            return bool(metadata["uid"] != run.uid)
+    # Its top object is gone. What was made after its verdict is not its own.
+    over = datetime.fromisoformat(run.created) + timedelta(seconds=lasted)
+    return any(
+        datetime.fromisoformat(each["metadata"]["creationTimestamp"]) > over for each in workloads
+    )
+
+
+def _tidy(run: Run, verdict: Verdict, lasted: float) -> None:
     """Remove everything of an ended run but the object that bears its verdict."""
+    if is_taken_over(run, things_of(run.namespace, run.run_id), lasted):
+        console.note(f"run {run.run_id} was started anew meanwhile: nothing is tidied up")
+        return
     if verdict.lingers:
         end_lingering(run, verdict)
         remove_all(run.namespace, run.run_id)

@@ -19,6 +19,7 @@ from tandem.run.kube import kubeconfig
 from tandem.run.pod_logs import Line, Readers, Source, begun, connect, lines_of, parse
 from tandem.run.remove import things_of
 from tandem.run.shapes import RUN_ID_LABEL
+from tandem.run.status import status_of
 from tandem.run.watches import Seen, WatchInto
 
 #: One colour a role; the same for all of its pods.
@@ -76,8 +77,21 @@ def show(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
     _print(heapq.merge(*streams, key=lambda line: line.stamp), out)
 
 
+def _may_come(namespace: str, run_id: str) -> bool:
+    """Return whether a run that is there has pods that go on, or can still get some."""
+    things = things_of(namespace, run_id)
+    ended = ("Succeeded", "Failed")
+    pods = [thing for thing in things if thing["kind"] == "Pod"]
+    if any((pod.get("status") or {}).get("phase") not in ended for pod in pods):
+        return True
+    status = status_of(run_id, things, None, [])
+    return status is not None and not status.over
+
+
 def follow(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
     """Print what the containers of a run say, as it comes, until all of its pods have ended.
+
+    Of a run that has ended, what there is.
 
     Raises:
         UserError: There is no pod of it.
@@ -86,6 +100,9 @@ def follow(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
         raise UserError(
             Problem(f"run {run_id} is not on the cluster", f"make logs RUN_ID={run_id}")
         )
+    if not _may_come(namespace, run_id):
+        show(namespace, run_id, out, tail=tail)
+        return
     config.load_kube_config(str(kubeconfig()))
     queue: Queue[Seen] = Queue()
     readers = Readers(lambda line: out.print(_line(line)), tail)
@@ -101,7 +118,7 @@ def follow(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
             try:
                 seen = queue.get(timeout=_LOOK_SECONDS)
             except Empty:
-                if not alive and not things_of(namespace, run_id):
+                if not alive and not _may_come(namespace, run_id):
                     break
                 continue
             seen_any, looked = True, time.monotonic()

@@ -27,7 +27,11 @@ def metrics_of(line: str) -> dict[str, Any] | None:
         loaded = json.loads(line)
     except ValueError:
         return None
-    return loaded if isinstance(loaded, dict) and "step" in loaded else None
+    if not isinstance(loaded, dict):
+        return None
+    numbers = (loaded.get("step"), loaded.get("mean_reward"))
+    # Other trainers print lines of JSON of their own.
+    return loaded if all(isinstance(each, int | float) for each in numbers) else None
 
 
 def steps_in(lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -66,8 +70,11 @@ class StepTeller:
         return self._last_step >= 0
 
     def take(self, line: str) -> None:
-        """Take a line of a training command's output, or of its file."""
-        step = metrics_of(line.partition(LINE_PREFIX)[2] or line)
+        """Take a line of a training command's output."""
+        self.tell(metrics_of(line.partition(LINE_PREFIX)[2]))
+
+    def tell(self, step: dict[str, Any] | None) -> None:
+        """Tell of a step unless it was told of."""
         if step and int(step["step"]) > self._last_step:
             self._last_step = int(step["step"])
             console.note(
@@ -95,7 +102,7 @@ class MetricsTail(threading.Thread):
             return
         with self._tail.stdout as lines:
             for line in lines:
-                self._teller.take(line)
+                self._teller.tell(metrics_of(line))
 
     @property
     def ended(self) -> bool:

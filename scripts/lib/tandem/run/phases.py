@@ -48,6 +48,8 @@ class GroupState:
     why: str = ""
 
 
+#: The kernel's own end of a container: killed from outside, and for a cause of its own.
+_OUT_OF_MEMORY = "OOMKilled"
 #: From bad to good; a group is as its worst pod.
 _PHASES = ("Failed", "Pending", "Starting", "Ending", "Running", "Succeeded")
 
@@ -117,6 +119,14 @@ def _why(pod: Object) -> str:
     return ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
 
 
+def _terminated(container: Object) -> Object:
+    """Return how a container ended last; one that was started again has ended before."""
+    for key in ("state", "lastState"):
+        if ended := (container.get(key) or {}).get("terminated"):
+            return dict(ended)
+    return {}
+
+
 def failed_parts(pods: Iterable[Object]) -> list[str]:
     """Return what ended with a code of its own other than 0, the first one first.
 
@@ -128,10 +138,11 @@ def failed_parts(pods: Iterable[Object]) -> list[str]:
         status = pod.get("status") or {}
         for key in ("initContainerStatuses", "containerStatuses"):
             for each in status.get(key) or []:
-                ended = (each.get("state") or {}).get("terminated") or {}
-                code = int(ended.get("exitCode") or 0)
-                if code and code not in ENDED_FROM_OUTSIDE:
+                ended = _terminated(each)
+                code, why = int(ended.get("exitCode") or 0), str(ended.get("reason") or "")
+                if code and (code not in ENDED_FROM_OUTSIDE or why == _OUT_OF_MEMORY):
                     words = f"{group_of(pod)}: container {each['name']} ended with code {code}"
+                    words += f" ({why})" if why == _OUT_OF_MEMORY else ""
                     found.setdefault(words, str(ended.get("finishedAt") or ""))
     return sorted(found, key=lambda words: found[words])
 

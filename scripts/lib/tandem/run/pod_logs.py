@@ -201,6 +201,12 @@ class Folder:
         """Return the file of a container."""
         return self._folder / f"{source.role or 'other'}.{source.pod}.{source.container}.log"
 
+    def last(self, source: Source) -> str:
+        """Return the stamp of a container's last line; "" when nothing of it was kept."""
+        path = self.path_of(source)
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return next((stamp for line in reversed(lines) if (stamp := parse(line)[0])), "")
+
     def write(self, line: Line) -> None:
         """Append a line, at once: who follows may be ended at any moment."""
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from endpoint_registry.records import object_name
@@ -20,6 +21,8 @@ from tandem.run.shapes import (
 
 #: A side's pods get half a minute to end; the operators take their time beside it.
 REMOVE_SECONDS = 180
+#: What somebody has begun to start has a workload within this.
+_CLAIM_SECONDS = 120
 _WATCHERS = "app.kubernetes.io/name=peer-watcher"
 
 
@@ -50,6 +53,26 @@ def things_of(namespace: str, run_id: str = "") -> list[dict[str, Any]]:
         "get", kinds, "-n", namespace, f"--selector={selector}", "-o", "json", "--ignore-not-found"
     )
     return list(json.loads(said)["items"]) if said.strip() else []
+
+
+def belongings_of(namespace: str, run_id: str = "") -> list[dict[str, Any]]:
+    """Return what belongs to a run beside workloads and pods; without an id, that of all runs.
+
+    Raises:
+        UserError: The API server does not say.
+    """
+    kinds = ",".join(each.words for each in served(BELONGINGS))
+    selector = f"{RUN_ID_LABEL}={run_id}" if run_id else RUN_ID_LABEL
+    said = kubectl(
+        "get", kinds, "-n", namespace, f"--selector={selector}", "-o", "json", "--ignore-not-found"
+    )
+    return list(json.loads(said)["items"]) if said.strip() else []
+
+
+def is_young(things: list[dict[str, Any]]) -> bool:
+    """Return whether something was made just now: somebody may be starting a run."""
+    made = [datetime.fromisoformat(thing["metadata"]["creationTimestamp"]) for thing in things]
+    return any((datetime.now(UTC) - each).total_seconds() < _CLAIM_SECONDS for each in made)
 
 
 def remove_all(namespace: str, run_id: str) -> None:

@@ -47,6 +47,7 @@ WORKLOADS = (RAYJOB, JOBSET, JOB, RAYCLUSTER)
 BELONGINGS = (
     Resource("PodGroup", "scheduling.run.ai", "v2alpha2", "podgroups"),
     Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates"),
+    Resource("ComputeDomain", "resource.nvidia.com", "v1beta1", "computedomains"),
     Resource("Service", "", "v1", "services"),
     Resource("ConfigMap", "", "v1", "configmaps"),
     Resource("Secret", "", "v1", "secrets"),
@@ -65,6 +66,8 @@ class Run:
     top: Resource
     name: str
     uid: str
+    #: When that object was made, by the API server's clock (RFC 3339).
+    created: str = ""
 
     @property
     def selector(self) -> str:

@@ -15,7 +15,7 @@ from tandem.render import OVERLAYS, kustomize, render_variant, require_variant
 from tandem.run.identity import drop_overlay, keep_overlay, write_overlay
 from tandem.run.kube import asker, get, kubectl, require_cluster
 from tandem.run.needs import lacks, needs_of
-from tandem.run.remove import REMOVE_SECONDS, remove_all, things_of
+from tandem.run.remove import REMOVE_SECONDS, belongings_of, is_young, remove_all, things_of
 from tandem.run.shapes import (
     RUN_ID_LABEL,
     Run,
@@ -27,6 +27,9 @@ from tandem.run.shapes import (
 )
 from tandem.run.verdict import state_of, verdict_of, waits_of
 from tandem.yamls import dump
+
+#: No registry has these names: such an image is on the node, or nowhere.
+_LOCAL_IMAGES = "localhost/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def missing_images(objects: list[dict[str, Any]], present: set[str]) -> list[Pro
 
     Only names below `localhost/` are looked at: everything else can be pulled.
     """
-    wanted = sorted(i for i in images_of(objects) if i.startswith("localhost/"))
+    wanted = sorted(i for i in images_of(objects) if i.startswith(_LOCAL_IMAGES))
     return [
         Problem(
             f"image {image} is not on the node",
@@ -90,7 +93,9 @@ def node_images() -> set[str]:
 def _require_all(objects: list[dict[str, Any]]) -> None:
     """Refuse objects that this cluster could never run, before any is applied."""
     require_cluster()
-    problems = [*lacks(needs_of(objects), asker()), *missing_images(objects, node_images())]
+    problems = lacks(needs_of(objects), asker())
+    if any(image.startswith(_LOCAL_IMAGES) for image in images_of(objects)):
+        problems += missing_images(objects, node_images())
     if problems:
         raise UserError(problems)
 
@@ -142,7 +147,9 @@ def make_room(namespace: str, run_id: str) -> None:
     Raises:
         UserError: It goes on, or would not go.
     """
-    former = judge_former(things_of(namespace, run_id))
+    former = judge_former(things_of(namespace, run_id) or belongings_of(namespace, run_id))
+    if former.things and not workloads_of(former.things) and is_young(former.things):
+        raise _being_started(run_id)
     if former.going:
         raise UserError(
             Problem(
@@ -172,12 +179,17 @@ def _claim(objects: list[dict[str, Any]], run_id: str) -> None:
     except UserError as error:
         if "AlreadyExists" not in str(error):
             raise
-        raise UserError(
-            Problem(
-                f"run {run_id} is being started by somebody else",
-                f"see it with make status RUN_ID={run_id}, or choose another RUN_ID",
-            )
-        ) from error
+        raise _being_started(run_id) from error
+
+
+def _being_started(run_id: str) -> UserError:
+    return UserError(
+        Problem(
+            f"run {run_id} is being started by somebody else",
+            f"see it with make status RUN_ID={run_id}, or choose another RUN_ID; what a start has"
+            f" left that broke off goes with make clean RUN_ID={run_id}",
+        )
+    )
 
 
 def _start(folder: Path, variant: str, admitted: Callable[[], Path]) -> Started:
@@ -189,7 +201,13 @@ def _start(folder: Path, variant: str, admitted: Callable[[], Path]) -> Started:
     make_room(namespace, run_id)
     started = time.monotonic()
     _claim(objects, run_id)
-    kubectl("apply", "-k", admitted(), timeout=60)
+    try:
+        kubectl("apply", "-k", admitted(), timeout=60)
+    except BaseException:
+        # Nothing half-started: what was applied would wait for the rest.
+        console.note(f"removing what was applied of run {run_id}")
+        remove_all(namespace, run_id)
+        raise
     resource = resource_of(top["kind"])
     applied = get(resource.words, namespace, name=name)
     if applied is None:
@@ -200,7 +218,8 @@ def _start(folder: Path, variant: str, admitted: Callable[[], Path]) -> Started:
             ),
             ExitCode.FAILURE,
         )
-    run = Run(namespace, run_id, resource, name, str(applied["metadata"]["uid"]))
+    metadata = applied["metadata"]
+    run = Run(namespace, run_id, resource, name, metadata["uid"], metadata["creationTimestamp"])
     return Started(run, deadline_of(top))
 
 
@@ -220,9 +239,9 @@ def start(variant: str, run_id: str = "") -> Started:
         return _start(OVERLAYS / variant, variant, lambda: OVERLAYS / variant)
     folder = write_overlay(variant, run_id)
     try:
-        return _start(folder, variant, lambda: keep_overlay(run_id))
+        return _start(folder, variant, lambda: keep_overlay(folder, run_id))
     finally:
-        drop_overlay(run_id)
+        drop_overlay(folder)
 
 
 def remove(variant: str) -> None:

@@ -11,9 +11,9 @@ from tandem.paths import ARTIFACTS
 from tandem.run.collect import collect_logs, collect_results, keep_output, write_summary
 from tandem.run.identity import forget, variant_of
 from tandem.run.kube import kubectl
-from tandem.run.remove import remove_all, things_of
-from tandem.run.shapes import RUN_ID_LABEL, Run, labels_of
-from tandem.run.status import look_at_all, run_in
+from tandem.run.remove import belongings_of, is_young, remove_all, things_of
+from tandem.run.shapes import RUN_ID_LABEL, Run, labels_of, workloads_of
+from tandem.run.status import run_in, status_of
 from tandem.run.verdict import verdict_of
 
 
@@ -97,16 +97,27 @@ def clean(namespace: str, run_id: str = "") -> list[str]:
     Raises:
         UserError: The run goes on, or something would not go.
     """
-    things = things_of(namespace)
-    there = {labels_of(thing)[RUN_ID_LABEL] for thing in things}
-    ended = {status.run_id for status in look_at_all(namespace) if status.over}
-    if run_id in there - ended:
+    if run_id and not is_over(namespace, run_id):
         raise UserError(
             Problem(f"run {run_id} is still going", f"end it: make stop RUN_ID={run_id}")
         )
-    chosen = [run_id] if run_id else sorted(ended)
-    for each in chosen:
-        with console.phase(f"clean run {each}"):
-            remove_all(namespace, each)
-            forget(each)
-    return chosen
+    everything = [*things_of(namespace), *belongings_of(namespace)]
+    known = {labels_of(thing)[RUN_ID_LABEL] for thing in everything}
+    cleaned = []
+    for each in [run_id] if run_id else sorted(known):
+        # Looked at when its turn comes: it may have been started anew meanwhile.
+        if is_over(namespace, each):
+            with console.phase(f"clean run {each}"):
+                remove_all(namespace, each)
+                forget(each)
+            cleaned.append(each)
+    return cleaned
+
+
+def is_over(namespace: str, run_id: str) -> bool:
+    """Return whether nothing more comes of a run: it has ended, or only leftovers are there."""
+    things = things_of(namespace, run_id)
+    if workloads_of(things):
+        status = status_of(run_id, things, None, [])
+        return status is not None and status.over
+    return not is_young([*things, *belongings_of(namespace, run_id)])

@@ -11,6 +11,8 @@ from typing import Any, cast
 import urllib3
 from kubernetes import client, watch
 
+from tandem.console import console
+
 #: One watch request lasts this long at most; then it is opened again from a fresh list.
 _WATCH_SECONDS = 60
 #: Pause before a watch that broke is opened again.
@@ -48,6 +50,7 @@ class WatchInto(threading.Thread):
 
     def run(self) -> None:
         """Watch until stopped."""
+        told = False
         while not self._halt.is_set():
             try:
                 watcher: Any = watch.Watch()
@@ -59,8 +62,14 @@ class WatchInto(threading.Thread):
                     self._queue.put(Seen(self._kind, event["type"] == "DELETED", plain))
                     if self._halt.is_set():
                         return
-            except (client.ApiException, urllib3.exceptions.HTTPError, OSError):
-                # The server is away or the watch too old: list again after a pause.
+            except client.ApiException as error:
+                if error.status in (401, 403) and not told:
+                    told = True
+                    console.warn(f"may not watch {self._kind} ({error.status} {error.reason})")
+                # Else the watch was too old: list again after a pause.
+                self._halt.wait(_REOPEN_SECONDS)
+            except (urllib3.exceptions.HTTPError, OSError):
+                # The server is away.
                 self._halt.wait(_REOPEN_SECONDS)
 
     def stop(self) -> None:
