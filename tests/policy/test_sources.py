@@ -59,7 +59,7 @@ def test_one_object_a_file_and_the_file_is_named_by_its_kind(path: Path) -> None
 def test_an_overlay_is_a_base_components_and_at_most_two_patches(path: Path) -> None:
     [overlay] = load_all(path.read_text())
     assert len(overlay.get("patches", [])) <= 2
-    known = {"apiVersion", "kind", "namespace", "resources", "components", "patches"}
+    known = {"apiVersion", "kind", "namespace", "resources", "labels", "components", "patches"}
     assert set(overlay) <= known
     assert any("/base/" in resource for resource in overlay["resources"])
     assert "../../components/crd-schema" in overlay["components"]
