@@ -170,9 +170,9 @@ def judged(ending: Ending, rules: set[str], reason: str, run: Cascade, victim: s
     reason = reason.format(**run.refs)
     if victim and run.shape.also_reason:
         reason = f"{reason}|{run.shape.also_reason.format(victim=victim)}"
-    assert ending.verdicts, run.story()
+    assert ending.rules, run.story()
     assert ending.rules <= rules | run.shape.also, ending.verdicts
-    assert {verdict["outcome"] for verdict in ending.verdicts} == {"failed"}
+    assert {verdict["outcome"] for verdict in ending.verdicts} <= {"failed"}
     assert re.search(reason, ending.reasons), ending.reasons
     # Lists of Events show the first line alone.
     lines = [event.partition("\n")[0] for event in ending.events]
@@ -274,5 +274,5 @@ def test_a_wrong_gym_config_is_refused_within_seconds_by_its_path(
     missing = r"config_paths\[2\]: 'resources_servers/not-there.yaml' was not found"
     assert re.search(missing, ending.reasons), ending.reasons
     assert any(re.search(missing, event) for event in ending.events), ending.events
-    assert ending.driver
+    assert ending.driver != 0, "it waits in an init container, or has failed"
     assert ending.seconds < 90

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -112,11 +113,15 @@ class Ending:
 
     @property
     def rules(self) -> set[str]:
-        return {str(verdict["rule"]) for verdict in self.verdicts}
+        if self.verdicts:
+            return {str(verdict["rule"]) for verdict in self.verdicts}
+        # An object that a person has deleted bears no annotation; its Event says the same.
+        return {rule for event in self.events for rule in re.findall(r"\[([a-z-]+)\]", event)}
 
     @property
     def reasons(self) -> str:
-        return "\n".join(str(verdict["reason"]) for verdict in self.verdicts)
+        said = [str(verdict["reason"]) for verdict in self.verdicts]
+        return "\n".join(said or self.events)
 
 
 @dataclass(slots=True)

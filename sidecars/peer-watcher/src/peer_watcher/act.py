@@ -146,6 +146,9 @@ class Actor:
         if not left and not faults:
             registry = [t for t in signed.targets if t.ref.kind == "ConfigMap"]
             there = {t: obj for t in registry if (obj := self._find(t, faults)) is not None}
+            if not there and not self._stands and not faults:
+                # All was gone before anyone could write on it: an Event may be of what is gone.
+                self._stands = any(self._tell(signed, t, faults) for t in members[:1])
             left = [
                 t for t, obj in there.items()
                 if not (self._tell_on_registry(signed, t, faults) and self._delete(t, obj, faults))

@@ -14,7 +14,7 @@ from peer_watcher.main import wall_time
 from support.fault_proxy import Answer, FaultProxy
 from support.stage import GYM, RL, Stage
 from tandem_common.clock import Deadline
-from tandem_common.kube import Client
+from tandem_common.kube import EVENTS, Client
 
 pytestmark = pytest.mark.api_server
 
@@ -58,6 +58,20 @@ def test_an_incarnation_that_came_between_look_and_deletion_is_spared(
     assert found is not None
     assert VERDICT_ANNOTATION not in (found["metadata"].get("annotations") or {})
     assert progress.left == ()
+
+
+def test_a_verdict_is_told_when_nothing_is_left_to_write_it_on(
+    stage: Stage, client: Client
+) -> None:
+    gone = Target(RL, "00000000-0000-0000-0000-000000000000")
+    hands = actor(client)
+    assert hands.advance(verdict(gone)).done
+    assert hands.advance(verdict(gone)).done
+    listed = client.list(EVENTS).items
+    [told] = [each for each in listed if each["reason"] == "RunFailed"]
+    assert told["regarding"]["name"] == RL.name
+    assert "[deleted]" in told["note"]
+    assert stage.get(RL) is None
 
 
 def test_the_first_verdict_stays(stage: Stage, client: Client, proxy: FaultProxy) -> None:
