@@ -228,7 +228,7 @@ def test_a_head_is_not_back_when_there_is_nowhere_to_look_for_it() -> None:
 
 
 @pytest.mark.parametrize("tolerant", [False, True])
-@pytest.mark.parametrize("ready", [None])
+@pytest.mark.parametrize("ready", [None, True])
 def test_a_head_that_cannot_be_read_is_not_dead(*, tolerant: bool, ready: bool | None) -> None:
     # The operator says nothing of it, or that it is well and why.
     own = replace(UP, tolerant=tolerant)
