@@ -582,7 +582,7 @@ class _Step:
     def _tolerated(
         self, ref: Ref, member: MemberState, *, ready: bool, why: str, mark: HeadMark | None
     ) -> MemberState:
-        if ready and (mark is not None or not why):
+        if ready:
             return replace(member, phase=Phase.UP, head=mark or member.head)
         if self.hold("head-not-replaced", ref, self.limits.replacement_seconds):
             self.found(
