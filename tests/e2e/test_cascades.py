@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from support.cascades import APART, ROLE_LABEL, SHAPES, Cascade, Ending, Object, cascade
+from support.cascades import APART, SHAPES, Cascade, Ending, Object, cascade
 from support.cli import runs_program
+from tandem.run.shapes import ROLE_LABEL
 from tandem_trainer.metrics import LINE_PREFIX
 
 pytestmark = pytest.mark.cluster

@@ -19,8 +19,9 @@ from tandem.run.end import end_lingering
 from tandem.run.follow import follow
 from tandem.run.kube import kubectl
 from tandem.run.metrics import first_and_last_reward, read_steps
-from tandem.run.remove import remove_all
-from tandem.run.status import run_in
+from tandem.run.remove import remove_all, things_of
+from tandem.run.shapes import run_of
+from tandem.run.status import top_in
 
 pytestmark = pytest.mark.cluster
 
@@ -52,11 +53,11 @@ def test_the_demo_trains_and_keeps_its_results(platform: Path) -> None:
     assert rewards[1] >= 2 * rewards[0]
     assert (folder / "reward.png").read_bytes().startswith(PNG)
     assert "tandem-metrics" in (folder / "logs" / "driver.log").read_text()
-    run = run_in("tandem", summary["run_id"])
-    assert run is not None, "the RayJob bears the verdict"
+    top = top_in(things_of("tandem", summary["run_id"]))
+    assert top is not None, "the RayJob bears the verdict"
     # A minute of them is the ttl.
     deadline = time.monotonic() + 400
-    while pods_of(run):
+    while pods_of(run_of(top)):
         assert time.monotonic() < deadline, "the finished run still holds pods"
         time.sleep(2)
 

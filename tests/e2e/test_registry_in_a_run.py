@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from endpoint_registry.records import object_name
+from peer_watcher.convert import RUN_ID_LABEL
 from support.cli import runs_program
 from support.run_state import left_of
 from tandem.run import identity
 from tandem.run.kube import get, kubectl
 from tandem.run.remove import remove_all
-from tandem.run.shapes import RUN_ID_LABEL
 from tandem.yamls import dump
 
 pytestmark = pytest.mark.cluster

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem import cluster, crds
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.paths import ROOT
@@ -22,8 +23,9 @@ from tandem.run import demo, follow, preflight, verdict
 from tandem.run.end import end_lingering
 from tandem.run.kube import CannotTell, asker, get, kubectl
 from tandem.run.needs import lacks, needs_of
-from tandem.run.shapes import RAYJOB, RUN_ID_LABEL, Run
+from tandem.run.shapes import Run
 from tandem.run.start import make_room, start
+from tandem_common.kube.resources import RAYJOBS
 from tandem_host.control_plane import ControlPlane
 
 pytestmark = pytest.mark.api_server
@@ -81,7 +83,7 @@ def rayjob(namespace: str) -> Run:
         "rayjob", namespace, "run",
         {"jobDeploymentStatus": "Initializing", "rayClusterName": CLUSTER},
     )  # fmt: skip
-    return Run(namespace, "run", RAYJOB, "run", made["metadata"]["uid"])
+    return Run(namespace, "run", RAYJOBS, "run", made["metadata"]["uid"])
 
 
 def test_a_variant_that_the_cluster_cannot_place_is_refused_and_not_applied() -> None:

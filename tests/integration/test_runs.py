@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from endpoint_registry.records import object_name
-from peer_watcher.convert import VERDICT_ANNOTATION
+from peer_watcher.convert import RUN_ID_LABEL, VERDICT_ANNOTATION
 from peer_watcher.facts import Outcome, Verdict
 from support.cli import runs_program
 from support.run_state import left_of
@@ -23,10 +23,10 @@ from tandem.run import remove as removing
 from tandem.run import stop as stopping
 from tandem.run.identity import drop_overlay, write_overlay
 from tandem.run.kube import get, kubectl
-from tandem.run.remove import remove_all
-from tandem.run.shapes import ROLE_LABEL, RUN_ID_LABEL
+from tandem.run.remove import remove_all, things_of
+from tandem.run.shapes import ROLE_LABEL
 from tandem.run.start import _claim, make_room
-from tandem.run.status import run_in
+from tandem.run.status import top_in
 
 pytestmark = pytest.mark.api_server
 
@@ -159,9 +159,9 @@ def test_a_second_start_is_refused_and_an_ended_run_makes_room(namespace: str) -
         make_room(namespace, "a7")
     assert "make stop RUN_ID=a7" in refused.value.problems[0].fix
     assert left_of(namespace, "a7") != []
-    found = run_in(namespace, "a7")
+    found = top_in(things_of(namespace, "a7"))
     assert found is not None
-    assert (found.top.kind, found.name) == ("Job", "driver-a7")
+    assert (found["kind"], found["metadata"]["name"]) == ("Job", "driver-a7")
     # Its driver is gone, its sides are going: nothing comes of it any more.
     kubectl("delete", "job", "driver-a7", "-n", namespace)
     for side in ("rl", "gym"):

@@ -8,19 +8,14 @@ from typing import Any
 
 import pytest
 
+from endpoint_registry.records import NAME_PREFIX, object_name
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import ExitCode, UserError
 from tandem.policy import pods_of
 from tandem.render import KUSTOMIZE, kustomize, render_variant, variants
 from tandem.run import identity
-from tandem.run.identity import REGISTRY_PREFIX, RUN_ID_LENGTH, write_overlay
-from tandem.run.shapes import (
-    BELONGINGS,
-    ROLE_LABEL,
-    RUN_ID_LABEL,
-    WORKLOADS,
-    labels_of,
-    top_of,
-)
+from tandem.run.identity import RUN_ID_LENGTH, write_overlay
+from tandem.run.shapes import BELONGINGS, ROLE_LABEL, WORKLOADS, labels_of, top_of
 from tandem.yamls import load_all
 
 Object = dict[str, Any]
@@ -73,8 +68,8 @@ def test_nothing_of_a_run_bears_another_runs_name(variant: str, runs: None) -> N
         assert labels_of(obj)[RUN_ID_LABEL] == RUN_ID
         for place, name in references(obj):
             assert name not in own, f"{obj['kind']}: {place} still names {name}"
-            if name.startswith(REGISTRY_PREFIX):
-                assert name == REGISTRY_PREFIX + RUN_ID, place
+            if name.startswith(NAME_PREFIX):
+                assert name == object_name(RUN_ID), place
         for pod in pods_of(obj):
             assert pod.metadata["labels"][RUN_ID_LABEL] == RUN_ID, pod.where
 

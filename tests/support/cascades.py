@@ -24,7 +24,7 @@ import pytest
 from kubernetes import client, config
 
 from endpoint_registry.records import object_name
-from peer_watcher.convert import RECORD_ANNOTATION, VERDICT_ANNOTATION
+from peer_watcher.convert import RECORD_ANNOTATION, RUN_ID_LABEL, VERDICT_ANNOTATION
 from peer_watcher.facts import record_from_json
 from tandem.errors import UserError
 from tandem.process import tool_env
@@ -32,10 +32,10 @@ from tandem.render import kustomize
 from tandem.run.identity import drop_overlay, forget, write_overlay
 from tandem.run.kube import get, kubeconfig, kubectl
 from tandem.run.remove import remove_all
+from tandem.run.shapes import ROLE_LABEL
 from tandem.run.start import start
 from tandem.run.watches import Seen, WatchInto
 
-RUN_LABEL, ROLE_LABEL = "tandem.dev/run-id", "tandem.dev/role"
 ROLES = ("rl", "gym", "driver")
 Object = dict[str, Any]
 
@@ -162,7 +162,7 @@ class Cascade:
         self.sides = {self.refs[role] for role in shape.heads}
         self.shape = shape
         self.namespace = shape.namespace
-        self._selector = f"{RUN_LABEL}={self.run_id}"
+        self._selector = f"{RUN_ID_LABEL}={self.run_id}"
         self._record = _Record()
         self._watches: list[WatchInto] = []
         settings = client.Configuration()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem.run.shapes import ROLE_LABEL, RUN_ID_LABEL
+from peer_watcher.convert import RUN_ID_LABEL
+from tandem.run.shapes import ROLE_LABEL
 
 Object = dict[str, Any]
 

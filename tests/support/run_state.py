@@ -7,16 +7,26 @@ from collections import Counter
 from typing import Any
 
 from endpoint_registry.records import object_name
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.run.kube import kubectl
 from tandem.run.phases import states_of
-from tandem.run.remove import served, things_of
-from tandem.run.shapes import BELONGINGS, RUN_ID_LABEL, WORKLOADS, workloads_of
+from tandem.run.remove import names_of, things_of
+from tandem.run.shapes import (
+    BELONGINGS,
+    NAME_LABEL,
+    WATCHER,
+    WORKLOADS,
+    made_by_nobody,
+    pods_in,
+    workloads_of,
+)
+from tandem_common.kube.resources import PODS
 
-WATCHERS = "app.kubernetes.io/name=peer-watcher"
+WATCHERS = f"{NAME_LABEL}={WATCHER}"
 
 
 def _kinds() -> str:
-    return ",".join([*(each.words for each in served((*WORKLOADS, *BELONGINGS))), "pods"])
+    return names_of((*WORKLOADS, *BELONGINGS, PODS))
 
 
 def left_of(namespace: str, run_id: str) -> list[str]:
@@ -46,9 +56,7 @@ def wait_until_up(namespace: str, run_id: str, seconds: float = 300.0) -> None:
 
 
 def _is_up(things: list[dict[str, Any]]) -> bool:
-    pods = [thing for thing in things if thing["kind"] == "Pod"]
-    workloads = [each for each in workloads_of(things) if "ownerReferences" not in each["metadata"]]
-    states = states_of(workloads, pods)
+    states = states_of(made_by_nobody(workloads_of(things)), pods_in(things))
     roles = {state.group.role for state in states}
     ready = all(state.phase == "Running" and state.ready == state.wanted for state in states)
     return ready and roles >= {"rl", "gym", "driver", "watcher"}

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import UserError
 from tandem.process import tool_env
 from tandem.render import render_variant
 from tandem.run.collect import pods_of
 from tandem.run.kube import get, kubectl
-from tandem.run.shapes import RAYJOB, RUN_ID_LABEL, Run, top_of
+from tandem.run.shapes import Run, top_of
+from tandem_common.kube.resources import RAYJOBS
 
 VARIANT = "monolithic-rayjob"
 
@@ -42,7 +44,7 @@ class Runs:
         self._apply(rayjob)
         applied = get("rayjobs.ray.io", namespace, name=name)
         assert applied is not None
-        return Run(namespace, name, RAYJOB, name, applied["metadata"]["uid"])
+        return Run(namespace, name, RAYJOBS, name, applied["metadata"]["uid"])
 
     @staticmethod
     def _apply(rayjob: dict[str, Any]) -> None:
@@ -61,7 +63,7 @@ class Runs:
                 timeout=250,
             )  # fmt: skip
             deadline = time.monotonic() + 240
-            while pods_of(Run(namespace, name, RAYJOB, name, "")):
+            while pods_of(Run(namespace, name, RAYJOBS, name, "")):
                 assert time.monotonic() < deadline, f"pods of {name} live on"
                 # Nobody waits for what they would still do in their half minute of grace.
                 kubectl(

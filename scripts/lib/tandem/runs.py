@@ -17,7 +17,7 @@ from tandem.render import require_variant
 from tandem.run import logs
 from tandem.run.identity import new_run_id, require_run_id
 from tandem.run.kube import require_cluster
-from tandem.run.lifecycle import follow_to_the_end, json_of, set_aside, text_of
+from tandem.run.lifecycle import follow_to_the_end, report, set_aside
 from tandem.run.start import start
 from tandem.run.status import look, look_at_all, show, show_all, to_json
 from tandem.run.stop import clean, stop
@@ -64,29 +64,15 @@ def _start(args: argparse.Namespace) -> int:
             print(json.dumps({"run_id": run.run_id, "variant": args.variant}))
         return ExitCode.OK
     console.note(f"applied {args.variant} as run {run_id}")
-    folder = ARTIFACTS / run_id
     try:
-        outcome = follow_to_the_end(started, args.variant, folder)
+        outcome = follow_to_the_end(started, args.variant, ARTIFACTS / run_id)
     except KeyboardInterrupt:
         console.warn(
             f"no longer following run {run_id}; it goes on: make status RUN_ID={run_id},"
             f" make stop RUN_ID={run_id}"
         )
         return _INTERRUPTED
-    verdict = outcome.verdict
-    if args.output == "json":
-        print(json_of(outcome))
-    else:
-        print(text_of(outcome))
-        print(f"  kept in   {os.path.relpath(folder)}")
-    if verdict.succeeded:
-        console.ok(f"run {run_id} succeeded")
-    else:
-        console.error(
-            f"run {run_id} failed: {verdict.reason}: {verdict.message}",
-            f"{verdict.fix or 'read the collected logs'}; look at {os.path.relpath(folder)}/logs",
-        )
-    return verdict.exit_code
+    return report(outcome, args.output)
 
 
 def _status(args: argparse.Namespace) -> int:

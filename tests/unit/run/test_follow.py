@@ -9,7 +9,7 @@ import pytest
 from tandem.errors import Problem, UserError
 from tandem.run import follow
 from tandem.run.follow import PENDING_SECONDS, Follower
-from tandem.run.shapes import RAYJOB, Run
+from tandem.run.shapes import Run
 from tandem.run.verdict import (
     PATIENCE_SECONDS,
     UNSEEN_PATIENCE_SECONDS,
@@ -17,8 +17,9 @@ from tandem.run.verdict import (
     Verdict,
 )
 from tandem.run.watches import Seen
+from tandem_common.kube.resources import RAYJOBS
 
-RUN = Run("tandem", "run", RAYJOB, "run", "uid-1")
+RUN = Run("tandem", "run", RAYJOBS, "run", "uid-1")
 
 
 class Clock:
@@ -199,3 +200,16 @@ def test_a_run_that_went_while_the_api_server_was_away_is_noticed(
         assert verdict.reason == "Deleted"
     # Of a run that nobody has seen yet, too.
     assert Follower(RUN).look() is not None
+
+
+def test_pods_of_the_next_run_of_this_id_are_not_waited_for(follower: Follower) -> None:
+    shown: list[str] = []
+    follower.see_pod = lambda obj: shown.append(obj["metadata"]["name"])
+    see(follower, pod("head"))
+    follower.decided = True
+    see(follower, pod("another"))
+    see(follower, pod("head"))
+    assert shown == ["head", "head"], "nor are their words kept among ours"
+    assert [each["metadata"]["name"] for each in follower.pods()] == ["head"]
+    see(follower, pod("head"), deleted=True)
+    assert follower.pods() == []

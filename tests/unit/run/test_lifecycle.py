@@ -9,9 +9,10 @@ import pytest
 
 from support.run_objects import RUN_ID, job, raycluster
 from tandem.run.lifecycle import is_taken_over, set_aside
-from tandem.run.shapes import JOB, Run
+from tandem.run.shapes import Run
+from tandem_common.kube.resources import JOBS
 
-RUN = Run("tandem", RUN_ID, JOB, "driver-a7", "uid-driver-a7", "2026-12-02T10:00:00Z")
+RUN = Run("tandem", RUN_ID, JOBS, "driver-a7", "uid-driver-a7", "2026-12-02T10:00:00Z")
 LATER = "2026-12-02T10:05:00Z"
 
 

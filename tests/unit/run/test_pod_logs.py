@@ -75,7 +75,7 @@ def test_what_somebody_has_kept_is_gone_on_with(
         asked.append((source.role, how["since"]))
         return [] if how["since"] else [Line(source, stamp, "once")]
 
-    monkeypatch.setattr(collect, "connect", lambda: None)
+    monkeypatch.setattr(collect, "api_client", lambda: None)
     monkeypatch.setattr(collect, "lines_of", lines)
     for pods in ([pod("rl", "head")], [pod("rl", "head"), pod("gym", "head")]):
         collect.keep_output(tmp_path, pods)

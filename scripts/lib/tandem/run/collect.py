@@ -9,15 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import urllib3
-from kubernetes import client
-
 from tandem.errors import UserError
 from tandem.paths import CACHE, CLUSTER
-from tandem.run.kube import get, kubectl
+from tandem.run.kube import api_client, get, kubectl
 from tandem.run.metrics import RESULTS, steps_in
-from tandem.run.pod_logs import Folder, Line, begun, connect, lines_of, parse
-from tandem.run.shapes import DRIVER, RAYJOB, Run
+from tandem.run.pod_logs import UNREADABLE, Folder, Line, begun, lines_of, parse
+from tandem.run.shapes import DRIVER, Run, is_head
+from tandem_common.kube.resources import RAYJOBS
 from tandem_trainer.curve import draw
 
 #: Driver logs of Ray jobs lie here on the head pod, not in the pod's own output.
@@ -52,7 +50,7 @@ def pods_of(run: Run) -> list[dict[str, Any]]:
 def head_of(pods: list[dict[str, Any]]) -> str:
     """Return the name of the head pod, "" when there is none."""
     for pod in pods:
-        if pod["metadata"]["labels"].get("ray.io/node-type") == "head":
+        if is_head(pod):
             return str(pod["metadata"]["name"])
     return ""
 
@@ -64,11 +62,13 @@ def collect_logs(folder: Path, run: Run) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     selector, namespace = f"--selector={run.selector}", run.namespace
-    _keep(folder / "run.yaml", "get", run.top.words, run.name, "-n", namespace, "-o", "yaml")
+    _keep(
+        folder / "run.yaml", "get", run.top.group_resource, run.name, "-n", namespace, "-o", "yaml"
+    )
     _keep(folder / "events.txt", "get", "events", "-n", namespace, "--sort-by=.lastTimestamp")
     _keep(folder / "pods.txt", "describe", "pods", "-n", namespace, selector)
     driver = folder / "driver.log"
-    if run.top != RAYJOB:
+    if run.top != RAYJOBS:
         driver.write_text("".join(f"{line}\n" for line in driver_lines(folder)), encoding="utf-8")
     elif head := head_of(pods_of(run)):
         _keep(driver, "exec", "-n", namespace, head, "-c", "ray-head", "--", "sh", "-c", _JOB_LOGS)
@@ -76,12 +76,12 @@ def collect_logs(folder: Path, run: Run) -> None:
 
 def keep_output(folder: Path, pods: list[dict[str, Any]]) -> None:
     """Write what the containers of pods have said so far, from where somebody has kept it on."""
-    keeper = Folder(folder)
+    keeper, api = Folder(folder), api_client()
     for source in (source for pod in pods for source in begun(pod)):
         try:
-            for line in lines_of(connect(), source, follow=False, since=keeper.last(source)):
+            for line in lines_of(api, source, follow=False, since=keeper.last(source)):
                 keeper.write(line)
-        except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+        except UNREADABLE as error:
             keeper.write(Line(source, "", f"could not be collected: {error}"))
 
 
@@ -98,16 +98,22 @@ def collect_results(folder: Path, run: Run) -> list[Path]:
     """Put the run's metrics and their picture into a folder, and return those that there are.
 
     A RayJob's are copied from its head pod. A driver's pod is gone with its end: its metrics
-    are in its output, and the picture is drawn from them.
+    are in its output, which `collect_logs` has kept, and the picture is drawn from them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if run.top == RAYJOB:
+    if run.top == RAYJOBS:
         _copy_results(folder, run)
-    elif steps := steps_in(driver_lines(folder / "logs")):
+    elif steps := steps_in(_driver_log(folder / "logs")):
         text = "".join(json.dumps(step) + "\n" for step in steps)
         (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
         draw([float(step["mean_reward"]) for step in steps], folder / "reward.png")
     return sorted(path for path in folder.iterdir() if path.suffix in (".jsonl", ".png"))
+
+
+def _driver_log(logs: Path) -> list[str]:
+    """Return what `collect_logs` has written of the driver."""
+    log = logs / "driver.log"
+    return log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
 
 
 def _copy_results(folder: Path, run: Run) -> None:

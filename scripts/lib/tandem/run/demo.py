@@ -6,7 +6,6 @@ verdict, and on failure the collected logs.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,12 +16,12 @@ from pathlib import Path
 from tandem import platform
 from tandem.cli import Parser
 from tandem.console import console
-from tandem.errors import ExitCode, Problem, UserError, run_main
+from tandem.errors import Problem, UserError, run_main
 from tandem.paths import ARTIFACTS, KUBECONFIG
 from tandem.process import stream
 from tandem.run import collect, preflight
 from tandem.run.identity import new_run_id
-from tandem.run.lifecycle import Outcome, carry_out, text_of
+from tandem.run.lifecycle import Outcome, carry_out, report
 
 DEFAULT_VARIANT = "disagg-rayclusters"
 
@@ -107,21 +106,6 @@ def keep_failure(demo: Demo, error: UserError) -> UserError:
     return UserError([*others, Problem(last.what, f"{last.fix}; {where}")], error.code)
 
 
-def _report(demo: Demo, outcome: Outcome, output: str) -> None:
-    summary = outcome.summary() | {"phases_seconds": demo.phases}
-    collect.write_summary(demo.folder, summary)
-    if output == "json":
-        print(json.dumps(summary, indent=2))
-        return
-    for name, seconds in demo.phases.items():
-        print(f"  {name:<28}{seconds:>8.1f} s")
-    print(text_of(outcome))
-    print(f"  logs      {os.path.relpath(demo.folder)}/logs")
-    picture = demo.folder / "reward.png"
-    if picture.is_file():
-        print(f"  picture   {os.path.relpath(picture)}")
-
-
 def _parser() -> Parser:
     parser = Parser("tandem.run.demo", "From a bare checkout to a finished run.", _EPILOG)
     parser.add_argument("--variant", default=DEFAULT_VARIANT, help="folder of kustomize/overlays")
@@ -156,16 +140,8 @@ def main() -> int:
             console.warn(f"run {run_id} goes on, if it has begun: make stop RUN_ID={run_id}")
         raise
     [outcome] = outcomes
-    _report(demo, outcome, args.output)
-    verdict = outcome.verdict
-    if verdict.succeeded:
-        console.ok(f"run succeeded: {demo.variant}; make clean removes its last object")
-        return ExitCode.OK
-    console.error(
-        f"run failed: {verdict.reason}: {verdict.message}",
-        f"{verdict.fix or 'read the logs'}; look at {os.path.relpath(demo.folder)}/logs",
-    )
-    return verdict.exit_code
+    collect.write_summary(demo.folder, outcome.summary() | {"phases_seconds": demo.phases})
+    return report(outcome, args.output, demo.phases)
 
 
 if __name__ == "__main__":

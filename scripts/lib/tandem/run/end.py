@@ -43,6 +43,6 @@ def end_lingering(run: Run, verdict: Verdict) -> bool:
         return True
     console.warn(
         f"run {run.name} goes on and could not be ended ({why}):"
-        f" kubectl delete {run.top.words} {run.name} -n {run.namespace}"
+        f" kubectl delete {run.top.group_resource} {run.name} -n {run.namespace}"
     )
     return False

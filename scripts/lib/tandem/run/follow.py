@@ -19,9 +19,10 @@ from tandem.run.kube import get, kubeconfig
 from tandem.run.metrics import HEAD_FILE, MetricsTail, StepTeller
 from tandem.run.phases import GroupState, failed_parts, states_of
 from tandem.run.pod_logs import Folder, Line, Readers
-from tandem.run.shapes import DRIVER, RAYJOB, Run
+from tandem.run.shapes import DRIVER, Run, has_ended, is_head
 from tandem.run.verdict import Verdict, Wait, state_of, unplaced, verdict_of, waits_of
 from tandem.run.watches import Seen, WatchInto
+from tandem_common.kube.resources import RAYJOBS
 
 #: What a pod waits for is told once it has waited this long: a moment of Pending is normal.
 PENDING_SECONDS = 10.0
@@ -38,7 +39,7 @@ def is_running_head(pod: dict[str, Any]) -> bool:
     """Return whether a pod is a head pod whose containers all run."""
     containers = (pod.get("status") or {}).get("containerStatuses") or []
     return (
-        (pod["metadata"].get("labels") or {}).get("ray.io/node-type") == "head"
+        is_head(pod)
         and bool(containers)
         and all((c.get("state") or {}).get("running") for c in containers)
     )
@@ -68,6 +69,8 @@ class Follower:
         #: Seconds from the beginning to what the run came to, in order.
         self.marks: dict[str, float] = {}
         self.state = "not seen yet"
+        #: Whether the verdict is known: a pod that comes now is another run's of this id.
+        self.decided = False
 
     def take(self, seen: Seen) -> Verdict | None:
         """Take one observation in and return the verdict if it decides the run."""
@@ -106,7 +109,7 @@ class Follower:
         self._tell_phases()
         heads = [pod for pod in self._pods.values() if is_running_head(pod)]
         due = now - self._tail_opened > _TAIL_AGAIN_SECONDS
-        in_file = self._run.top == RAYJOB
+        in_file = self._run.top == RAYJOBS
         if in_file and heads and due and (self._tail is None or self._tail.ended):
             name = heads[0]["metadata"]["name"]
             self._tail = MetricsTail(self._run.namespace, name, HEAD_FILE)
@@ -149,7 +152,7 @@ class Follower:
     def look(self) -> Verdict | None:
         """Ask for the top object: one that went while the API server was away shows no more."""
         try:
-            found = get(self._run.top.words, self._run.namespace, name=self._run.name)
+            found = get(self._run.top.group_resource, self._run.namespace, name=self._run.name)
         except UserError:
             return None
         gone = found is None or found["metadata"]["uid"] != self._run.uid
@@ -198,6 +201,8 @@ class Follower:
 
     def _take_pod(self, seen: Seen) -> None:
         name = seen.obj["metadata"]["name"]
+        if self.decided and name not in self._pods:
+            return
         if seen.deleted:
             self._pods.pop(name, None)
             self._gone.append(seen.obj)
@@ -284,6 +289,7 @@ def follow(
                     looked, verdict = time.monotonic(), follower.look()
                 if verdict:
                     follower.mark("verdict")
+                    follower.decided = True
                     return _last_words(follower, queue, verdict, drain)
                 follower.tell()
     finally:
@@ -293,7 +299,7 @@ def follow(
     raise UserError(
         Problem(
             f"run {run.name} has no verdict after {timeout:.0f} s (last state: {follower.state})",
-            f"kubectl describe {run.top.words} {run.name} -n {run.namespace}",
+            f"kubectl describe {run.top.group_resource} {run.name} -n {run.namespace}",
         ),
         ExitCode.FAILURE,
     )
@@ -305,7 +311,7 @@ def _taker(follower: Follower, run: Run, keep: Path | None) -> Callable[[Line], 
     def take(line: Line) -> None:
         if folder:
             folder.write(line)
-        if line.source.role == DRIVER and run.top != RAYJOB:
+        if line.source.role == DRIVER and run.top != RAYJOBS:
             teller.take(line.text)
             if teller.any:
                 follower.mark(_FIRST_STEP)
@@ -330,12 +336,8 @@ def _last_words(
     code_by, until = now + _CODE_SECONDS, now + seconds
     while (now := time.monotonic()) < max(code_by, until):
         known = verdict.succeeded or verdict.exit_code > 1
-        going = [p for p in follower.pods() if not _has_ended(p)]
+        going = [p for p in follower.pods() if not has_ended(p)]
         if not going or (now >= until and (known or now >= code_by)):
             break
         verdict = _take(follower, queue, 0.5) or verdict
     return follower.explained(verdict)
-
-
-def _has_ended(pod: dict[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

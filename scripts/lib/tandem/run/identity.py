@@ -15,17 +15,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from endpoint_registry.records import NAME_PREFIX, object_name
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.paths import ROOT
 from tandem.render import render_variant
-from tandem.run.shapes import JOBSET, RAYCLUSTER, RAYJOB, RUN_ID_LABEL
 from tandem.yamls import dump
+from tandem_common.kube.resources import JOBSETS, RAYCLUSTERS, RAYJOBS
 
 RUNS = ROOT / ".runs"
 #: The longest value that is made of it is a JobSet's label with its coordinator's DNS name,
 #: which holds the JobSet's name twice: `run-<id>-rl-head-0-0.run-<id>`; 63 is the limit.
 RUN_ID_LENGTH = 20
-REGISTRY_PREFIX = "nemo-rl-endpoints-"
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _RECORD = "run.json"
 #: No run id holds a dot.
@@ -33,12 +34,12 @@ _TO_BE = ".new-"
 #: Where labels of pods are, in kinds that kustomize does not know. They are there already: to
 #: create them would give a RayCluster without worker groups an empty one.
 _POD_LABELS = (
-    (RAYCLUSTER, "spec/headGroupSpec/template/metadata/labels"),
-    (RAYCLUSTER, "spec/workerGroupSpecs/template/metadata/labels"),
-    (RAYJOB, "spec/rayClusterSpec/headGroupSpec/template/metadata/labels"),
-    (RAYJOB, "spec/rayClusterSpec/workerGroupSpecs/template/metadata/labels"),
-    (JOBSET, "spec/replicatedJobs/template/metadata/labels"),
-    (JOBSET, "spec/replicatedJobs/template/spec/template/metadata/labels"),
+    (RAYCLUSTERS, "spec/headGroupSpec/template/metadata/labels"),
+    (RAYCLUSTERS, "spec/workerGroupSpecs/template/metadata/labels"),
+    (RAYJOBS, "spec/rayClusterSpec/headGroupSpec/template/metadata/labels"),
+    (RAYJOBS, "spec/rayClusterSpec/workerGroupSpecs/template/metadata/labels"),
+    (JOBSETS, "spec/replicatedJobs/template/metadata/labels"),
+    (JOBSETS, "spec/replicatedJobs/template/spec/template/metadata/labels"),
 )
 
 
@@ -80,10 +81,10 @@ def _registry_patches(objects: Iterable[dict[str, Any]], run_id: str) -> list[di
             f"/rules/{r}/resourceNames/{n}"
             for r, rule in enumerate(role["rules"])
             for n, name in enumerate(rule.get("resourceNames") or [])
-            if name.startswith(REGISTRY_PREFIX)
+            if name.startswith(NAME_PREFIX)
         ]
         if places:
-            value = REGISTRY_PREFIX + run_id
+            value = object_name(run_id)
             found.append({
                 "target": {"kind": "Role", "name": role["metadata"]["name"]},
                 "patch": dump([{"op": "replace", "path": p, "value": value} for p in places]),

@@ -88,6 +88,21 @@ def get(kind: str, namespace: str, *, name: str = "", selector: str = "") -> dic
     return loaded
 
 
+def api_client(path: str = "") -> client.ApiClient:
+    """Return a client that asks once; a caller who asks again sees to that himself.
+
+    Args:
+        path: The kubeconfig; the one in use by default.
+
+    Raises:
+        ConfigException: The kubeconfig is wrong, or there is none.
+    """
+    settings = client.Configuration()
+    settings.retries = False
+    config.load_kube_config(path or str(kubeconfig()), client_configuration=settings)
+    return client.ApiClient(settings)
+
+
 def asker(path: str = "") -> Ask:
     """Return a way to ask the cluster for single paths.
 
@@ -96,10 +111,8 @@ def asker(path: str = "") -> Ask:
     Args:
         path: The kubeconfig; the one in use by default.
     """
-    settings = client.Configuration()
-    settings.retries = False
     try:
-        config.load_kube_config(path or str(kubeconfig()), client_configuration=settings)
+        api = api_client(path)
     except config.ConfigException as error:
         why = str(error)
 
@@ -107,7 +120,6 @@ def asker(path: str = "") -> Ask:
             raise CannotTell(f"{where}: {why}")
 
         return cannot
-    api = client.ApiClient(settings)
 
     def ask(where: str) -> dict[str, Any] | None:
         request = api.param_serialize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,10 +19,11 @@ from tandem.run.follow import follow
 from tandem.run.kube import get
 from tandem.run.metrics import first_and_last_reward, read_steps
 from tandem.run.remove import remove_all, remove_leftovers, things_of
-from tandem.run.shapes import RAYJOB, Run, workloads_of
+from tandem.run.shapes import Run, workloads_of
 from tandem.run.start import Started, start
 from tandem.run.status import told_by_event
 from tandem.run.verdict import DELETED, Verdict
+from tandem_common.kube.resources import RAYJOBS
 
 #: Beyond the run's own deadline: time for the operator to say so.
 _VERDICT_SLACK_SECONDS = 60
@@ -100,7 +101,7 @@ def follow_to_the_end(started: Started, variant: str, folder: Path) -> Outcome:
     try:
         verdict = follow(
             run, timeout=started.deadline_seconds + _VERDICT_SLACK_SECONDS,
-            keep=folder / "logs", drain=0.0 if run.top == RAYJOB else _DRAIN_SECONDS, marks=marks,
+            keep=folder / "logs", drain=0.0 if run.top == RAYJOBS else _DRAIN_SECONDS, marks=marks,
         )  # fmt: skip
         verdict = _explained(run, verdict)
     finally:
@@ -163,15 +164,34 @@ def _tidy(run: Run, verdict: Verdict, lasted: float) -> None:
             console.warn(f"not all of run {run.run_id} is gone: {problem.what}")
 
 
-def text_of(outcome: Outcome) -> str:
-    """Return the report for a person: times, reward, place."""
-    lines = [f"  {name:<28}{seconds:>8.1f} s" for name, seconds in outcome.marks.items()]
-    if outcome.rewards:
-        first, last = outcome.rewards
-        lines.append(f"  reward    {first:.3f} -> {last:.3f} (mean of 5 steps at each end)")
-    return "\n".join(lines)
+def report(outcome: Outcome, output: str, phases: Mapping[str, float] | None = None) -> int:
+    """Print what came of a run, and return its exit code.
 
-
-def json_of(outcome: Outcome) -> str:
-    """Return the report for a program."""
-    return json.dumps(outcome.summary(), indent=2)
+    Args:
+        outcome: The run's.
+        output: `text` or `json`.
+        phases: Seconds of what was done before it, if anything was.
+    """
+    verdict, folder = outcome.verdict, os.path.relpath(outcome.folder)
+    if output == "json":
+        print(
+            json.dumps(outcome.summary() | ({"phases_seconds": phases} if phases else {}), indent=2)
+        )
+    else:
+        for name, seconds in {**(phases or {}), **outcome.marks}.items():
+            print(f"  {name:<28}{seconds:>8.1f} s")
+        if outcome.rewards:
+            first, last = outcome.rewards
+            print(f"  reward    {first:.3f} -> {last:.3f} (mean of 5 steps at each end)")
+        print(f"  logs      {folder}/logs")
+        if (outcome.folder / "reward.png").is_file():
+            print(f"  picture   {folder}/reward.png")
+    run_id = outcome.run.run_id
+    if verdict.succeeded:
+        console.ok(f"run {run_id} succeeded; make clean removes the object with its verdict")
+    else:
+        console.error(
+            f"run {run_id} failed: {verdict.reason}: {verdict.message}",
+            f"{verdict.fix or 'read the collected logs'}; look at {folder}/logs",
+        )
+    return verdict.exit_code

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Any
 
-import urllib3
 from kubernetes import client, config
 from rich.console import Console
 from rich.text import Text
 
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import Problem, UserError
 from tandem.paths import ARTIFACTS
-from tandem.run.kube import kubeconfig
-from tandem.run.pod_logs import Line, Readers, Source, begun, connect, lines_of, parse
+from tandem.run.kube import api_client, kubeconfig
+from tandem.run.pod_logs import UNREADABLE, Line, Readers, Source, begun, lines_of, parse
 from tandem.run.remove import things_of
-from tandem.run.shapes import RUN_ID_LABEL
+from tandem.run.shapes import has_ended, pods_in
 from tandem.run.status import status_of
 from tandem.run.watches import Seen, WatchInto
 
 #: One colour a role; the same for all of its pods.
 _COLOURS = {"rl": "cyan", "gym": "magenta", "driver": "green", "pool": "blue", "watcher": "yellow"}
+#: So long a watch says nothing before the run is looked at.
 _LOOK_SECONDS = 1.0
+_DRAIN_SECONDS = 5.0
 
 
 def _line(line: Line) -> Text:
@@ -40,8 +42,8 @@ def _print(lines: Iterable[Line], out: Console) -> None:
 
 def _read_all(source: Source, tail: int) -> Iterator[Line]:
     try:
-        yield from lines_of(connect(), source, follow=False, tail=tail)
-    except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+        yield from lines_of(api_client(), source, follow=False, tail=tail)
+    except UNREADABLE as error:
         yield Line(source, "9", f"(no log: {getattr(error, 'reason', '') or error})")
 
 
@@ -63,7 +65,7 @@ def show(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
     Raises:
         UserError: There is no pod of it, and nothing was kept.
     """
-    pods = [thing for thing in things_of(namespace, run_id) if thing["kind"] == "Pod"]
+    pods = pods_in(things_of(namespace, run_id))
     sources = [source for pod in pods for source in begun(pod)]
     streams: list[Iterable[Line]] = [_read_all(source, tail) for source in sources]
     streams += _kept(ARTIFACTS / run_id / "logs", tail) if not sources else []
@@ -77,12 +79,9 @@ def show(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
     _print(heapq.merge(*streams, key=lambda line: line.stamp), out)
 
 
-def _may_come(namespace: str, run_id: str) -> bool:
-    """Return whether a run that is there has pods that go on, or can still get some."""
-    things = things_of(namespace, run_id)
-    ended = ("Succeeded", "Failed")
-    pods = [thing for thing in things if thing["kind"] == "Pod"]
-    if any((pod.get("status") or {}).get("phase") not in ended for pod in pods):
+def _may_come(run_id: str, things: list[dict[str, Any]]) -> bool:
+    """Return whether a run has pods that go on, or can still get some. Pure."""
+    if not all(has_ended(pod) for pod in pods_in(things)):
         return True
     status = status_of(run_id, things, None, [])
     return status is not None and not status.over
@@ -94,13 +93,14 @@ def follow(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
     Of a run that has ended, what there is.
 
     Raises:
-        UserError: There is no pod of it.
+        UserError: Nothing of it is there.
     """
-    if not things_of(namespace, run_id):
+    things = things_of(namespace, run_id)
+    if not things:
         raise UserError(
             Problem(f"run {run_id} is not on the cluster", f"make logs RUN_ID={run_id}")
         )
-    if not _may_come(namespace, run_id):
+    if not _may_come(run_id, things):
         show(namespace, run_id, out, tail=tail)
         return
     config.load_kube_config(str(kubeconfig()))
@@ -112,22 +112,19 @@ def follow(namespace: str, run_id: str, out: Console, *, tail: int = 0) -> None:
     )  # fmt: skip
     pods.start()
     alive: set[str] = set()
-    seen_any, looked = False, time.monotonic()
     try:
-        while alive or not seen_any or time.monotonic() - looked < _LOOK_SECONDS:
+        while True:
             try:
                 seen = queue.get(timeout=_LOOK_SECONDS)
             except Empty:
-                if not alive and not _may_come(namespace, run_id):
+                if not alive and not _may_come(run_id, things_of(namespace, run_id)):
                     break
                 continue
-            seen_any, looked = True, time.monotonic()
-            ended = (seen.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-            name = seen.obj["metadata"]["name"]
-            (alive.discard if seen.deleted or ended else alive.add)(name)
+            over = seen.deleted or has_ended(seen.obj)
+            (alive.discard if over else alive.add)(seen.obj["metadata"]["name"])
             if not seen.deleted:
                 readers.see(seen.obj)
-        readers.drain(_LOOK_SECONDS * 5)
+        readers.drain(_DRAIN_SECONDS)
     finally:
         pods.stop()
         readers.stop()

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.run.shapes import JOB, JOBSET, RAYCLUSTER, RAYJOB, labels_of, role_of
+from tandem.run.shapes import NODE_TYPE, labels_of, role_of
 from tandem.run.verdict import ENDED_FROM_OUTSIDE, unplaced, waits_of
+from tandem_common.kube.resources import JOBS, JOBSETS, RAYCLUSTERS, RAYJOBS
 
 Object = Mapping[str, Any]
 
-NODE_TYPE = "ray.io/node-type"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 #: The order in which people think of a run's roles.
 _ORDER = ("rl", "gym", "driver", "pool", "watcher")
@@ -65,19 +65,19 @@ def group_of(pod: Object) -> Group:
 
 def _expected(workload: Object) -> Iterator[tuple[Group, int]]:
     spec, kind, role = workload["spec"], workload["kind"], role_of(workload)
-    if kind in (RAYCLUSTER.kind, RAYJOB.kind):
-        cluster = spec["rayClusterSpec"] if kind == RAYJOB.kind else spec
+    if kind in (RAYCLUSTERS.kind, RAYJOBS.kind):
+        cluster = spec["rayClusterSpec"] if kind == RAYJOBS.kind else spec
         role = role or role_of(cluster["headGroupSpec"]["template"])
         yield Group(role, "head"), 1
         for group in cluster.get("workerGroupSpecs") or []:
             yield Group(role, "workers"), int(group.get("replicas") or 0)
-    elif kind == JOBSET.kind:
+    elif kind == JOBSETS.kind:
         for job in spec.get("replicatedJobs") or []:
             template = job["template"]["spec"]
             role = role_of(template["template"])
             count = int(job.get("replicas", 1)) * int(template.get("parallelism") or 1)
             yield Group(role, job["name"].removeprefix(f"{role}-")), count
-    elif kind == JOB.kind:
+    elif kind == JOBS.kind:
         yield Group(role, ""), int(spec.get("parallelism") or 1)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
-from kubernetes import client, config
+from kubernetes import client
 
-from tandem.run.kube import kubeconfig
+from tandem.run.kube import api_client
 from tandem.run.shapes import role_of
 
 Object = dict[str, Any]
@@ -27,6 +27,10 @@ _CONNECT_TIMEOUT_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
 _NANOSECOND_DIGITS = 9
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z ?")
+
+
+#: What reading a log can end with before its end.
+UNREADABLE = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +89,6 @@ def begun(pod: Object) -> list[Source]:
     ]
 
 
-def connect() -> client.ApiClient:
-    """Return a client for log requests, which wait for one another in no pool."""
-    settings = client.Configuration()
-    settings.retries = False
-    config.load_kube_config(str(kubeconfig()), client_configuration=settings)
-    return client.ApiClient(settings)
-
-
 def lines_of(
     api: client.ApiClient, source: Source, *, follow: bool, since: str = "", tail: int = 0
 ) -> Iterator[Line]:
@@ -135,7 +131,7 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         """Read until the container's log ends, or its pod is gone."""
-        api = connect()
+        api = api_client()
         since = ""
         while not self._halt.is_set():
             try:
@@ -194,7 +190,8 @@ class Folder:
     """Writes the lines of each container to a file of its own."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, which is made with the first line."""
+        """Take the folder, and make it."""
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
 
     def path_of(self, source: Source) -> Path:
@@ -209,6 +206,5 @@ class Folder:
 
     def write(self, line: Line) -> None:
         """Append a line, at once: who follows may be ended at any moment."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         with self.path_of(line.source).open("a", encoding="utf-8") as file:
             file.write(f"{line.stamp} {line.text}\n")

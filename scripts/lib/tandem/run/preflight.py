@@ -17,10 +17,10 @@ from tandem.images.engine import detect
 from tandem.paths import BIN, KUBECONFIG
 from tandem.render import OVERLAYS, require_variant
 from tandem.run.kube import CannotTell, asker
-from tandem.run.shapes import JOB, JOBSET, RAYJOB
 from tandem.tools.build import check_disk, require_go
 from tandem.tools.catalogue import go_modules
 from tandem.yamls import load_all
+from tandem_common.kube.resources import JOBS, JOBSETS, RAYJOBS
 
 #: Component of variants that only the KAI scheduler can place.
 GANG_COMPONENT = "gang-kai"
@@ -78,7 +78,7 @@ def require_followable(variant: str) -> None:
     """
     require_variant(variant)
     kinds = kinds_of(OVERLAYS / variant)
-    if not kinds & {RAYJOB.kind, JOBSET.kind, JOB.kind}:
+    if not kinds & {RAYJOBS.kind, JOBSETS.kind, JOBS.kind}:
         raise UserError(
             Problem(
                 f"variant {variant} holds no RayJob, JobSet or Job: it has no end to follow",

@@ -7,38 +7,37 @@ from datetime import UTC, datetime
 from typing import Any
 
 from endpoint_registry.records import object_name
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import UserError
 from tandem.run.kube import CannotTell, asker, kubectl
-from tandem.run.shapes import (
-    BELONGINGS,
-    JOB,
-    RAYCLUSTER,
-    RUN_ID_LABEL,
-    WORKLOADS,
-    Resource,
-    Run,
-)
+from tandem.run.shapes import BELONGINGS, NAME_LABEL, WATCHER, WORKLOADS, Run
+from tandem_common.kube.resources import JOBS, PODS, RAYCLUSTERS, Resource
 
 #: A side's pods get half a minute to end; the operators take their time beside it.
 REMOVE_SECONDS = 180
 #: What somebody has begun to start has a workload within this.
 _CLAIM_SECONDS = 120
-_WATCHERS = "app.kubernetes.io/name=peer-watcher"
+_WATCHERS = f"{NAME_LABEL}={WATCHER}"
 
 
 def served(resources: tuple[Resource, ...]) -> list[Resource]:
     """Return those kinds that the cluster has; one that cannot be asked about counts as had."""
     ask = asker()
     found: dict[str, set[str] | None] = {}
-    for api in {each.api for each in resources}:
+    for api in {each.root for each in resources}:
         try:
             said = ask(api)
             found[api] = {each["name"] for each in (said or {}).get("resources", [])}
         except CannotTell:
             found[api] = None
     return [
-        each for each in resources if (names := found[each.api]) is None or each.plural in names
+        each for each in resources if (names := found[each.root]) is None or each.plural in names
     ]
+
+
+def names_of(resources: tuple[Resource, ...]) -> str:
+    """Return those kinds that the cluster has, as kubectl takes them."""
+    return ",".join(each.group_resource for each in served(resources))
 
 
 def things_of(namespace: str, run_id: str = "") -> list[dict[str, Any]]:
@@ -47,12 +46,7 @@ def things_of(namespace: str, run_id: str = "") -> list[dict[str, Any]]:
     Raises:
         UserError: The API server does not say.
     """
-    kinds = ",".join([*(each.words for each in served(WORKLOADS)), "pods"])
-    selector = f"{RUN_ID_LABEL}={run_id}" if run_id else RUN_ID_LABEL
-    said = kubectl(
-        "get", kinds, "-n", namespace, f"--selector={selector}", "-o", "json", "--ignore-not-found"
-    )
-    return list(json.loads(said)["items"]) if said.strip() else []
+    return _labelled((*WORKLOADS, PODS), namespace, run_id)
 
 
 def belongings_of(namespace: str, run_id: str = "") -> list[dict[str, Any]]:
@@ -61,11 +55,15 @@ def belongings_of(namespace: str, run_id: str = "") -> list[dict[str, Any]]:
     Raises:
         UserError: The API server does not say.
     """
-    kinds = ",".join(each.words for each in served(BELONGINGS))
+    return _labelled(BELONGINGS, namespace, run_id)
+
+
+def _labelled(resources: tuple[Resource, ...], namespace: str, run_id: str) -> list[dict[str, Any]]:
     selector = f"{RUN_ID_LABEL}={run_id}" if run_id else RUN_ID_LABEL
     said = kubectl(
-        "get", kinds, "-n", namespace, f"--selector={selector}", "-o", "json", "--ignore-not-found"
-    )
+        "get", names_of(resources), "-n", namespace, f"--selector={selector}", "-o", "json",
+        "--ignore-not-found",
+    )  # fmt: skip
     return list(json.loads(said)["items"]) if said.strip() else []
 
 
@@ -85,10 +83,10 @@ def remove_all(namespace: str, run_id: str) -> None:
     """
     selector = f"{RUN_ID_LABEL}={run_id}"
     _delete("jobs.batch,pods", namespace, f"{selector},{_WATCHERS}")
-    _delete(",".join(each.words for each in served(WORKLOADS)), namespace, selector)
+    _delete(names_of(WORKLOADS), namespace, selector)
     # What the operators make is theirs to delete; only its end is waited for.
     _gone("pods", namespace, selector)
-    _delete(",".join(each.words for each in served(BELONGINGS)), namespace, selector)
+    _delete(names_of(BELONGINGS), namespace, selector)
     # NeMo RL's own client makes this one without our labels.
     kubectl("delete", "configmap", object_name(run_id), "-n", namespace, "--ignore-not-found")
 
@@ -103,10 +101,10 @@ def remove_leftovers(run: Run) -> None:
         UserError: Something would not go.
     """
     _delete("jobs.batch", run.namespace, f"{run.selector},{_WATCHERS}")
-    if run.top == JOB:
+    if run.top == JOBS:
         # What a RayJob or a JobSet has made is theirs.
-        _delete(RAYCLUSTER.words, run.namespace, run.selector)
-    _delete(",".join(each.words for each in served(BELONGINGS)), run.namespace, run.selector)
+        _delete(RAYCLUSTERS.group_resource, run.namespace, run.selector)
+    _delete(names_of(BELONGINGS), run.namespace, run.selector)
 
 
 def _delete(kinds: str, namespace: str, selector: str) -> None:

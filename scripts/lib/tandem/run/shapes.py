@@ -6,54 +6,41 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import ExitCode, Problem, UserError
+from tandem_common.kube.resources import (
+    CONFIGMAPS,
+    JOBS,
+    JOBSETS,
+    RAYCLUSTERS,
+    RAYJOBS,
+    Resource,
+)
 
 Object = dict[str, Any]
 
-RUN_ID_LABEL = "tandem.dev/run-id"
 ROLE_LABEL = "tandem.dev/role"
+NAME_LABEL, WATCHER = "app.kubernetes.io/name", "peer-watcher"
+#: KubeRay's label: `head` or `worker`.
+NODE_TYPE = "ray.io/node-type"
 DRIVER = "driver"
 #: A run without a deadline of its own is followed for this long.
 _A_DAY_SECONDS = 86400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """Where objects of a kind are on the API server."""
-
-    kind: str
-    group: str
-    version: str
-    plural: str
-
-    @property
-    def words(self) -> str:
-        """The kind as kubectl takes it, never mistaken for another group's."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def api(self) -> str:
-        """The path of its API group."""
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-
-
-RAYJOB = Resource("RayJob", "ray.io", "v1", "rayjobs")
-RAYCLUSTER = Resource("RayCluster", "ray.io", "v1", "rayclusters")
-JOBSET = Resource("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets")
-JOB = Resource("Job", "batch", "v1", "jobs")
 #: Kinds that make pods, in the order in which one of them stands for the run.
-WORKLOADS = (RAYJOB, JOBSET, JOB, RAYCLUSTER)
+WORKLOADS = (RAYJOBS, JOBSETS, JOBS, RAYCLUSTERS)
 #: What belongs to a run beside its workloads.
 BELONGINGS = (
-    Resource("PodGroup", "scheduling.run.ai", "v2alpha2", "podgroups"),
-    Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates"),
-    Resource("ComputeDomain", "resource.nvidia.com", "v1beta1", "computedomains"),
-    Resource("Service", "", "v1", "services"),
-    Resource("ConfigMap", "", "v1", "configmaps"),
-    Resource("Secret", "", "v1", "secrets"),
-    Resource("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings"),
-    Resource("Role", "rbac.authorization.k8s.io", "v1", "roles"),
-    Resource("ServiceAccount", "", "v1", "serviceaccounts"),
+    Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup"),
+    Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    Resource("resource.nvidia.com", "v1beta1", "computedomains", "ComputeDomain"),
+    Resource("", "v1", "services", "Service"),
+    CONFIGMAPS,
+    Resource("", "v1", "secrets", "Secret"),
+    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+    Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
 )
 
 
@@ -83,7 +70,7 @@ def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
 def role_of(obj: Mapping[str, Any]) -> str:
     """Return an object's role: `rl`, `gym`, `driver`, `watcher`, "" when it has none."""
     labels = labels_of(obj)
-    if labels.get("app.kubernetes.io/name") == "peer-watcher":
+    if labels.get(NAME_LABEL) == WATCHER:
         return "watcher"
     return labels.get(ROLE_LABEL, "")
 
@@ -92,6 +79,26 @@ def workloads_of(objects: Iterable[Object]) -> list[Object]:
     """Return the objects that make the run's pods, watchers left out."""
     kinds = {each.kind for each in WORKLOADS}
     return [obj for obj in objects if obj["kind"] in kinds and role_of(obj) != "watcher"]
+
+
+def made_by_nobody(workloads: Iterable[Object]) -> list[Object]:
+    """Return the workloads that were applied, not made by another one's operator."""
+    return [each for each in workloads if not each["metadata"].get("ownerReferences")]
+
+
+def pods_in(things: Iterable[Object]) -> list[Object]:
+    """Return the pods among objects."""
+    return [thing for thing in things if thing["kind"] == "Pod"]
+
+
+def is_head(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod is the head of a cluster of KubeRay's."""
+    return labels_of(pod).get(NODE_TYPE) == "head"
+
+
+def has_ended(pod: Mapping[str, Any]) -> bool:
+    """Return whether nothing of a pod runs any more, or will."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def resource_of(kind: str) -> Resource:
@@ -103,19 +110,24 @@ def resource_of(kind: str) -> Resource:
     return {each.kind: each for each in WORKLOADS}[kind]
 
 
+def tops_of(objects: Iterable[Object]) -> list[Object]:
+    """Return the objects that could stand for a run: RayJobs, else JobSets, else driver Jobs."""
+    listed = list(objects)
+    tops = [
+        [obj for obj in listed if obj["kind"] == RAYJOBS.kind],
+        [obj for obj in listed if obj["kind"] == JOBSETS.kind],
+        [obj for obj in listed if obj["kind"] == JOBS.kind and role_of(obj) == DRIVER],
+    ]
+    return next((each for each in tops if each), [])
+
+
 def top_of(objects: Iterable[Object], variant: str) -> Object:
     """Return the object of a rendered variant whose end is the run's.
 
     Raises:
         UserError: There is none, or it cannot be told which.
     """
-    listed = list(objects)
-    tops = [
-        [obj for obj in listed if obj["kind"] == RAYJOB.kind],
-        [obj for obj in listed if obj["kind"] == JOBSET.kind],
-        [obj for obj in listed if obj["kind"] == JOB.kind and role_of(obj) == DRIVER],
-    ]
-    found = next((each for each in tops if each), [])
+    found = tops_of(objects)
     if len(found) != 1:
         has = ", ".join(f"{o['kind']}/{o['metadata']['name']}" for o in found) or "none"
         raise UserError(
@@ -127,6 +139,20 @@ def top_of(objects: Iterable[Object], variant: str) -> Object:
             ExitCode.USAGE,
         )
     return found[0]
+
+
+def run_of(top: Object) -> Run:
+    """Return the run that an object on the cluster stands for."""
+    metadata = top["metadata"]
+    return Run(
+        metadata["namespace"], run_id_of(top), resource_of(top["kind"]), metadata["name"],
+        metadata["uid"], metadata["creationTimestamp"],
+    )  # fmt: skip
+
+
+def run_id_of(top: Object) -> str:
+    """Return the id of the run that an object stands for."""
+    return labels_of(top).get(RUN_ID_LABEL, str(top["metadata"]["name"]))
 
 
 def deadline_of(top: Object) -> float:

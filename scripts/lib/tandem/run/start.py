@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.render import OVERLAYS, kustomize, render_variant, require_variant
@@ -17,19 +18,19 @@ from tandem.run.kube import asker, get, kubectl, require_cluster
 from tandem.run.needs import lacks, needs_of
 from tandem.run.remove import REMOVE_SECONDS, belongings_of, is_young, remove_all, things_of
 from tandem.run.shapes import (
-    RUN_ID_LABEL,
     Run,
     deadline_of,
     labels_of,
+    made_by_nobody,
+    pods_in,
     resource_of,
+    run_id_of,
+    run_of,
     top_of,
     workloads_of,
 )
-from tandem.run.verdict import state_of, verdict_of, waits_of
+from tandem.run.verdict import LOCAL_IMAGES, state_of, verdict_of, waits_of
 from tandem.yamls import dump
-
-#: No registry has these names: such an image is on the node, or nowhere.
-_LOCAL_IMAGES = "localhost/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def missing_images(objects: list[dict[str, Any]], present: set[str]) -> list[Pro
 
     Only names below `localhost/` are looked at: everything else can be pulled.
     """
-    wanted = sorted(i for i in images_of(objects) if i.startswith(_LOCAL_IMAGES))
+    wanted = sorted(i for i in images_of(objects) if i.startswith(LOCAL_IMAGES))
     return [
         Problem(
             f"image {image} is not on the node",
@@ -94,7 +95,7 @@ def _require_all(objects: list[dict[str, Any]]) -> None:
     """Refuse objects that this cluster could never run, before any is applied."""
     require_cluster()
     problems = lacks(needs_of(objects), asker())
-    if any(image.startswith(_LOCAL_IMAGES) for image in images_of(objects)):
+    if any(image.startswith(LOCAL_IMAGES) for image in images_of(objects)):
         problems += missing_images(objects, node_images())
     if problems:
         raise UserError(problems)
@@ -122,9 +123,9 @@ def judge_former(things: list[dict[str, Any]]) -> Former:
     it may be gone, and it would hold its GPUs to its deadline.
     """
     workloads = workloads_of(things)
-    pods = [thing for thing in things if thing["kind"] == "Pod"]
-    ends = {True: "it is being deleted", False: ""}
-    why = ends[any(each["metadata"].get("deletionTimestamp") for each in workloads)]
+    pods = pods_in(things)
+    deleting = any(each["metadata"].get("deletionTimestamp") for each in workloads)
+    why = "it is being deleted" if deleting else ""
     for each in workloads:
         if (verdict := verdict_of(each, pods)) is not None:
             why = f"{each['kind']} {each['metadata']['name']}: {verdict.reason}"
@@ -135,8 +136,7 @@ def judge_former(things: list[dict[str, Any]]) -> Former:
         return Former(things, why=f"it could no longer succeed: {hopeless[0].verdict.message}")
     names = ", ".join(
         f"{each['kind']} {each['metadata']['name']} ({state_of(each)})"
-        for each in workloads
-        if not labels_of(each).get("ray.io/originated-from-cr-name")
+        for each in made_by_nobody(workloads)
     )
     return Former(things, going=names)
 
@@ -160,11 +160,6 @@ def make_room(namespace: str, run_id: str) -> None:
     if former.things:
         console.note(f"removing what is left of the former run {run_id} ({former.why})")
         remove_all(namespace, run_id)
-
-
-def run_id_of(top: dict[str, Any]) -> str:
-    """Return the id of the run that an object stands for."""
-    return labels_of(top).get(RUN_ID_LABEL, str(top["metadata"]["name"]))
 
 
 def _claim(objects: list[dict[str, Any]], run_id: str) -> None:
@@ -208,8 +203,7 @@ def _start(folder: Path, variant: str, admitted: Callable[[], Path]) -> Started:
         console.note(f"removing what was applied of run {run_id}")
         remove_all(namespace, run_id)
         raise
-    resource = resource_of(top["kind"])
-    applied = get(resource.words, namespace, name=name)
+    applied = get(resource_of(top["kind"]).group_resource, namespace, name=name)
     if applied is None:
         raise UserError(
             Problem(
@@ -218,9 +212,7 @@ def _start(folder: Path, variant: str, admitted: Callable[[], Path]) -> Started:
             ),
             ExitCode.FAILURE,
         )
-    metadata = applied["metadata"]
-    run = Run(namespace, run_id, resource, name, metadata["uid"], metadata["creationTimestamp"])
-    return Started(run, deadline_of(top))
+    return Started(run_of(applied), deadline_of(top))
 
 
 def start(variant: str, run_id: str = "") -> Started:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from endpoint_registry.records import ERROR, object_name
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import Problem, UserError
 from tandem.paths import ARTIFACTS
 from tandem.policy import QUEUE_LABEL
@@ -21,15 +22,12 @@ from tandem.run.kube import get, kubectl
 from tandem.run.phases import GroupState, states_of
 from tandem.run.remove import things_of
 from tandem.run.shapes import (
-    DRIVER,
-    JOB,
-    JOBSET,
-    RAYJOB,
-    RUN_ID_LABEL,
-    Run,
+    NAME_LABEL,
     labels_of,
-    resource_of,
+    made_by_nobody,
+    pods_in,
     role_of,
+    tops_of,
     workloads_of,
 )
 from tandem.run.verdict import DELETED, Verdict, told_by_watcher, verdict_of
@@ -77,23 +75,7 @@ class Status:
 
 def top_in(things: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the object that stands for a run, of those that are there; None without one."""
-    workloads = workloads_of(things)
-    own = [each for each in workloads if not each["metadata"].get("ownerReferences")]
-    for kind in (RAYJOB, JOBSET, JOB):
-        for each in own:
-            if each["kind"] == kind.kind and (kind != JOB or role_of(each) == DRIVER):
-                return each
-    return None
-
-
-def run_in(namespace: str, run_id: str) -> Run | None:
-    """Return a run that is on the cluster; None when there is none of that id."""
-    top = top_in(things_of(namespace, run_id))
-    if top is None:
-        return None
-    metadata = top["metadata"]
-    resource = resource_of(top["kind"])
-    return Run(namespace, run_id, resource, metadata["name"], metadata["uid"])
+    return next(iter(tops_of(made_by_nobody(workloads_of(things)))), None)
 
 
 def told_by_event(events: Iterable[Object]) -> tuple[str, Verdict] | None:
@@ -141,9 +123,8 @@ def status_of(
     """
     listed, seen = list(things), list(events)
     workloads = workloads_of(listed)
-    pods = [thing for thing in listed if thing["kind"] == "Pod"]
-    own = [each for each in seen if (each["metadata"].get("labels") or {}).get(RUN_ID_LABEL)
-           == run_id]  # fmt: skip
+    pods = pods_in(listed)
+    own = [each for each in seen if labels_of(each).get(RUN_ID_LABEL) == run_id]
     top = top_in(listed)
     verdict = verdict_of(top, pods) if top else None
     for each in workloads:
@@ -164,7 +145,7 @@ def status_of(
     if verdict and verdict.reason == DELETED:
         verdict = None
     # Of a pod that has ended there is nothing more to wait for.
-    parents = [each for each in workloads if not each["metadata"].get("ownerReferences")]
+    parents = made_by_nobody(workloads)
     groups = states_of([] if state else parents, pods)
     deleting = any(each["metadata"].get("deletionTimestamp") for each in parents)
     since = min((each["metadata"]["creationTimestamp"] for each in workloads), default="")
@@ -184,15 +165,15 @@ def status_of(
         and each.get("reason") not in _VERDICT_EVENTS
     ]
     return Status(
-        run_id,
-        state or _state(groups, deleting=deleting),
-        labels.get("app.kubernetes.io/name", "") or str((summary or {}).get("variant", "")),
-        since,
-        tuple(groups),
-        {} if registry is None else registry.get("data") or {},
-        labels.get(QUEUE_LABEL, ""),
-        verdict,
-        tuple(dict.fromkeys(warnings))[-_WARNINGS:],
+        run_id=run_id,
+        state=state or _state(groups, deleting=deleting),
+        variant=labels.get(NAME_LABEL, "") or str((summary or {}).get("variant", "")),
+        since=since,
+        groups=tuple(groups),
+        endpoints={} if registry is None else registry.get("data") or {},
+        queue=labels.get(QUEUE_LABEL, ""),
+        verdict=verdict,
+        warnings=tuple(dict.fromkeys(warnings))[-_WARNINGS:],
     )
 
 

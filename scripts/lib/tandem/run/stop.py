@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+from peer_watcher.convert import RUN_ID_LABEL
 from tandem.console import console
 from tandem.errors import Problem, UserError
 from tandem.paths import ARTIFACTS
@@ -12,8 +13,8 @@ from tandem.run.collect import collect_logs, collect_results, keep_output, write
 from tandem.run.identity import forget, variant_of
 from tandem.run.kube import kubectl
 from tandem.run.remove import belongings_of, is_young, remove_all, things_of
-from tandem.run.shapes import RUN_ID_LABEL, Run, labels_of, workloads_of
-from tandem.run.status import run_in, status_of
+from tandem.run.shapes import Run, labels_of, pods_in, run_of, workloads_of
+from tandem.run.status import status_of, top_in
 from tandem.run.verdict import verdict_of
 
 
@@ -34,11 +35,10 @@ def stop(namespace: str, run_id: str) -> bool:
                 "make status lists those that there are",
             )
         )
-    run = run_in(namespace, run_id)
-    pods = [thing for thing in things if thing["kind"] == "Pod"]
-    tops = [thing for thing in things if run and thing["metadata"]["uid"] == run.uid]
-    going = not any(verdict_of(top, pods) for top in tops)
-    if run and going:
+    top, pods = top_in(things), pods_in(things)
+    going = top is None or verdict_of(top, pods) is None
+    if top and going:
+        run = run_of(top)
         folder = ARTIFACTS / run_id
         with console.phase(f"keep what run {run_id} has said"):
             keep_output(folder / "logs", pods)
@@ -73,7 +73,7 @@ def _tell(run: Run) -> None:
         "note": "stopped by make stop",
         "type": "Normal",
         "regarding": {
-            "apiVersion": f"{run.top.group}/{run.top.version}",
+            "apiVersion": run.top.api_version,
             "kind": run.top.kind,
             "name": run.name,
             "namespace": run.namespace,

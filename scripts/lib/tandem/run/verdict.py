@@ -16,7 +16,8 @@ from typing import Any
 from peer_watcher.convert import VERDICT_ANNOTATION
 from peer_watcher.facts import Outcome
 from peer_watcher.facts import Verdict as WatcherVerdict
-from tandem.run.shapes import DRIVER, RAYJOB, role_of
+from tandem.run.shapes import DRIVER, role_of
+from tandem_common.kube.resources import RAYJOBS
 
 Object = Mapping[str, Any]
 
@@ -34,7 +35,7 @@ _NEVER = frozenset({"ErrImageNeverPull", "InvalidImageName"})
 #: Words of a registry that answered, and said no; a registry out of reach may come back.
 _REFUSED = re.compile(r"not found|manifest unknown|unauthorized|denied|forbidden|authorization")
 #: No registry has these names: what is not on the node cannot be pulled.
-_LOCAL_IMAGES = "localhost/"
+LOCAL_IMAGES = "localhost/"
 #: A doubtful wait is told of after this: a Secret or a registry may come in a moment.
 TELL_SECONDS = 10.0
 #: How long a doubtful wait may last before the run is given up.
@@ -101,7 +102,7 @@ def conditions_of(obj: Object) -> dict[str, Object]:
 def state_of(top: Object) -> str:
     """Return the run's state as a person reads it, such as `Running / PENDING`."""
     status = top.get("status") or {}
-    if top["kind"] == RAYJOB.kind:
+    if top["kind"] == RAYJOBS.kind:
         deployment = status.get("jobDeploymentStatus") or "New"
         job = status.get("jobStatus")
         return f"{deployment} / {job}" if job else str(deployment)
@@ -138,7 +139,7 @@ def verdict_of(top: Object, pods: Iterable[Object] = ()) -> Verdict | None:
     code = driver_exit_code(pods) or 1
     if told := told_by_watcher(top, code):
         return told
-    return _of_rayjob(top) if top["kind"] == RAYJOB.kind else _of_jobs(top, code)
+    return _of_rayjob(top) if top["kind"] == RAYJOBS.kind else _of_jobs(top, code)
 
 
 def told_by_watcher(obj: Object, code: int = 1) -> Verdict | None:
@@ -220,7 +221,7 @@ def _container_waits(pod: Object) -> Iterator[Wait]:
             image, said = str(container.get("image")), str(waiting.get("message") or reason)
             pulls = _WAITING[reason] is _IMAGE_FIX
             certain = reason in _NEVER or (
-                pulls and (image.startswith(_LOCAL_IMAGES) or _REFUSED.search(said.lower()))
+                pulls and (image.startswith(LOCAL_IMAGES) or _REFUSED.search(said.lower()))
             )
             yield Wait(
                 # The two reasons of a failing pull take turns.

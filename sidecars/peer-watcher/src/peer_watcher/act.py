@@ -17,7 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from peer_watcher.convert import RECORD_ANNOTATION, VERDICT_ANNOTATION, object_facts
+from peer_watcher.convert import (
+    RECORD_ANNOTATION,
+    RUN_ID_LABEL,
+    VERDICT_ANNOTATION,
+    object_facts,
+)
 from peer_watcher.facts import Outcome, Record, Target, Verdict, record_to_json
 from peer_watcher.observe import RESOURCES, short
 from tandem_common.clock import Deadline
@@ -34,7 +39,6 @@ from tandem_common.logs import get_logger
 
 FIELD_MANAGER: Final = "peer-watcher"
 _REPORTER: Final = "tandem.dev/peer-watcher"
-RUN_ID_LABEL = "tandem.dev/run-id"
 #: The API's own limit for the note of an Event.
 _NOTE_LENGTH: Final = 1000
 _CALL_SECONDS: Final = 10.0

@@ -30,6 +30,8 @@ Object = Mapping[str, Any]
 
 #: Why the run was ended, on every object that is torn down.
 VERDICT_ANNOTATION: Final = "tandem.dev/verdict"
+#: Id of the run, on every object of it.
+RUN_ID_LABEL: Final = "tandem.dev/run-id"
 #: What the watcher of this object remembers.
 RECORD_ANNOTATION: Final = "tandem.dev/peer-watcher"
 #: KubeRay's switch for GCS fault tolerance, beside `spec.gcsFaultToleranceOptions`.

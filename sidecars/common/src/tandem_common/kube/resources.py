@@ -19,10 +19,19 @@ class Resource:
         """The `apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def root(self) -> str:
+        """The path of its API group and version, where the API server lists its kinds."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def group_resource(self) -> str:
+        """Its plural with its group: no other group's kind of that name is meant."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
         """Return the path of a collection, an object or a part of one."""
-        root = f"/apis/{self.group}" if self.group else "/api"
-        words = [f"{root}/{self.version}/namespaces/{namespace}/{self.plural}", name, subresource]
+        words = [f"{self.root}/namespaces/{namespace}/{self.plural}", name, subresource]
         return "/".join(word for word in words if word)
 
 
