@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ from support.cli import runs_program
 from support.run_state import left_of
 from tandem import crds
 from tandem.errors import ExitCode, UserError
-from tandem.process import run
+from tandem.process import run, tool_env
 from tandem.render import kustomize
 from tandem.run import remove as removing
 from tandem.run import stop as stopping
@@ -194,6 +196,55 @@ def test_what_a_broken_start_has_left_is_told_of_and_cleaned(
     assert left_of(namespace, "cut") == []
 
 
+def test_the_watchers_go_before_what_they_watch(namespace: str) -> None:
+    start_run(namespace, "a7")
+    hold = '{"metadata": {"finalizers": ["tandem.dev/test"]}}'
+    watcher = ("job", "peer-watcher-a7")
+    kubectl("patch", *watcher, "-n", namespace, "--type=merge", "-p", hold)
+    removal = threading.Thread(target=remove_all, args=(namespace, "a7"))
+    removal.start()
+    wait = ("--for=jsonpath={.metadata.deletionTimestamp}", "--timeout=30s")
+    kubectl("wait", "job/peer-watcher-a7", "-n", namespace, *wait, timeout=40)
+    # A person's end is no failure: nobody is there to see the sides go and to call it one.
+    time.sleep(2)
+    for side in ("rl", "gym"):
+        found = get("rayclusters.ray.io", namespace, name=f"{side}-a7")
+        assert found is not None
+        assert "deletionTimestamp" not in found["metadata"]
+    free = '[{"op": "remove", "path": "/metadata/finalizers"}]'
+    kubectl("patch", *watcher, "-n", namespace, "--type=json", "-p", free)
+    removal.join(120)
+    assert not removal.is_alive()
+    assert left_of(namespace, "a7") == []
+
+
+def test_logs_are_followed_to_the_runs_end(namespace: str) -> None:
+    start_run(namespace, "a7")
+    kubectl(
+        "wait", "job/driver-a7", "-n", namespace, "--for=jsonpath={.status.active}=1",
+        "--timeout=60s", timeout=70,
+    )  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "tandem.runs", "--namespace", namespace, "logs", "a7", "--follow"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tool_env(),
+    ) as following:  # fmt: skip
+        try:
+            # Its pods wait to be placed, and may come up at any time.
+            with pytest.raises(subprocess.TimeoutExpired):
+                following.wait(timeout=8)
+            pods = get("pods", namespace, selector=f"{RUN_ID_LABEL}=a7") or {"items": []}
+            for each in pods["items"]:
+                kubectl(
+                    "patch", "pod", each["metadata"]["name"], "-n", namespace,
+                    "--subresource=status", "--type=merge", "-p",
+                    '{"status": {"phase": "Succeeded"}}',
+                )  # fmt: skip
+            assert following.wait(timeout=60) == 0
+        finally:
+            if following.poll() is None:
+                following.kill()
+
+
 def test_of_two_starts_at_once_one_is_refused(namespace: str) -> None:
     folder = write_overlay("disagg-rayclusters", "twice")
     try:
@@ -219,4 +270,7 @@ def test_a_wrong_id_is_usage_and_an_unknown_one_a_precondition(namespace: str) -
         done = runs_program("--namespace", namespace, *words, timeout=60)
         assert done.returncode == code, (words, done.stderr)
         assert "  fix: " in done.stderr
+        assert "Traceback" not in done.stderr
         assert done.stdout == ""
+    named = runs_program("--namespace", namespace, "stop", timeout=60)
+    assert "make stop RUN_ID=<id>" in named.stderr

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tandem.cli import Parser, whole_number
 from tandem.console import console
-from tandem.errors import ExitCode, UserError, run_main
+from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ARTIFACTS
 from tandem.render import require_variant
 from tandem.run import logs
@@ -131,7 +131,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     def command(name: str, words: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=words, description=words)
+        return commands.add_parser(name, help=words, description=words, epilog=_EPILOG)
 
     starting = command("start", "apply a variant as a run of its own and follow it to its end")
     starting.add_argument("--variant", required=True, help="folder of kustomize/overlays")
@@ -144,7 +144,7 @@ def _parser() -> Parser:
     status.add_argument("--output", choices=("text", "json"), default="text")
     status.set_defaults(work=_status)
     telling = command("logs", "what all roles say, merged; of a run that is gone what was kept")
-    telling.add_argument("run_id")
+    telling.add_argument("run_id", nargs="?", default="")
     telling.add_argument("--follow", action="store_true", help="as it comes, to the run's end")
     telling.add_argument(
         "--tail", type=whole_number(0, 1_000_000, 100), default=0,
@@ -152,7 +152,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     telling.set_defaults(work=_logs)
     stopping = command("stop", "end a run: keep its logs, remove everything of it")
-    stopping.add_argument("run_id")
+    stopping.add_argument("run_id", nargs="?", default="")
     stopping.set_defaults(work=_stop)
     cleaning = command("clean", "remove what an ended run has left (without an id: all of them)")
     cleaning.add_argument("run_id", nargs="?", default="")
@@ -163,7 +163,15 @@ def _parser() -> Parser:
 def main() -> int:
     """Run the command line."""
     args = _parser().parse_args()
-    if getattr(args, "run_id", "") and args.command != "start":
+    if args.command in ("logs", "stop") and not args.run_id:
+        raise UserError(
+            Problem(
+                f"{args.command}: no run id is given",
+                f"make {args.command} RUN_ID=<id>; make status lists the runs",
+            ),
+            ExitCode.USAGE,
+        )
+    if args.run_id and args.command != "start":
         require_run_id(args.run_id)
     return int(args.work(args))
 
