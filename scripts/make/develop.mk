@@ -28,15 +28,15 @@ update-requirements: .venv/.ready ## compile requirements/*.in into hashed *.txt
 
 .PHONY: test
 test: tools bundle ## unit, render and policy tests: no cluster
-	@$(PY) -m pytest tests/unit tests/render tests/policy -m 'not full' $(PYTEST)
+	@scripts/test unit $(PYTEST)
 
 .PHONY: test-integration
 test-integration: tools bundle ## tests against a real kube-apiserver
-	@$(PY) -m pytest tests/integration -m 'not full' $(PYTEST)
+	@scripts/test integration $(PYTEST)
 
 .PHONY: e2e
 e2e: tools bundle images ## tests on the real one-node cluster
-	@$(PY) -m pytest tests/e2e -m 'not full' $(PYTEST)
+	@scripts/test e2e $(PYTEST)
 
 .PHONY: check
 check: system .venv/.ready ## everything that CI runs

@@ -20,9 +20,15 @@ NAMESPACE = "tandem"
 ROUNDS = 20
 #: What dies in turn: a selector of pods, beside the run's own label.
 VICTIMS = ("tandem.dev/role=gym", "tandem.dev/role=driver", "tandem.dev/role=rl")
+#: What stays until its time is over, to bear the verdict: a JobSet with those of its Jobs that
+#: have ended. Two RayClusters are gone; Events tell why.
+BEARERS: dict[str, set[str]] = {
+    "disagg-rayclusters": set(),
+    "disagg-jobset": {"jobset.jobset.x-k8s.io", "job.batch"},
+}
 
 
-@pytest.mark.parametrize("variant", ["disagg-rayclusters", "disagg-jobset"])
+@pytest.mark.parametrize("variant", BEARERS)
 def test_twenty_cascades_leave_nothing(platform: Path, variant: str) -> None:
     assert platform.is_file()
     before = namespace_holds(NAMESPACE)
@@ -30,7 +36,8 @@ def test_twenty_cascades_leave_nothing(platform: Path, variant: str) -> None:
         run_id = f"leak-{number}"
         try:
             die(variant, run_id, VICTIMS[number % len(VICTIMS)])
-            assert left_of(NAMESPACE, run_id) == [], f"{run_id} has left something"
+            left = namespace_holds(NAMESPACE) - before
+            assert set(left) <= BEARERS[variant], f"{run_id} left {left_of(NAMESPACE, run_id)}"
         finally:
             remove_all(NAMESPACE, run_id)
     # Of every kind, bearing our labels or not.

@@ -7,6 +7,7 @@ Pods are found by the labels that every variant gives them, `tandem.dev/run-id` 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -97,7 +98,7 @@ class Ending:
 
     Attributes:
         seconds: From the fault to the end of the last pod.
-        decided: From the fault to the verdict.
+        decided: From the fault to the verdict; NaN without one.
         verdicts: Those that stood on the run's objects.
         events: What the Events of this run say that tell of its failure.
         driver: Exit code of the driver's container; None when it never ran.
@@ -392,14 +393,17 @@ class Cascade:
         self._record.take_in()
         events = get("events", self.namespace, selector="") or {"items": []}
         began = time.time() - (time.monotonic() - self.started)
-        told = tuple(
-            str(event["message"])
+        failures = [
+            event
             for event in events["items"]
             if event.get("reason") == "RunFailed" and _seconds(str(event["eventTime"])) >= began
-        )
+        ]
+        told = tuple(str(event["message"]) for event in failures)
         verdicts = tuple(self._record.verdicts.values())
-        signed = min((_seconds(str(each["at"])) for each in verdicts), default=0.0)
-        decided = signed - (time.time() - (time.monotonic() - self._fault_at))
+        # What a person deletes bears no verdict: then its Event is the first word.
+        signed = [str(each["at"]) for each in verdicts] or [e["eventTime"] for e in failures]
+        fault_at = time.time() - (time.monotonic() - self._fault_at)
+        decided = min(map(_seconds, signed), default=math.nan) - fault_at
         return Ending(taken, decided, verdicts, told, self._record.driver, {})
 
 

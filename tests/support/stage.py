@@ -22,7 +22,7 @@ from peer_watcher.observe import RESOURCES, Observer
 from peer_watcher.policy import Limits
 from tandem_common.clock import Deadline
 from tandem_common.errors import ExitCode
-from tandem_common.kube import CONFIGMAPS, EVENTS, PODS, Client, NotFound
+from tandem_common.kube import CONFIGMAPS, EVENTS, PODS, Client, Conflict, NotFound
 
 Object = dict[str, Any]
 
@@ -31,6 +31,8 @@ MEMBERS = Members(RL, GYM, DRIVER, "nemo-rl-endpoints-run-7")
 PEERS_VIEW = Members(GYM, RL, DRIVER, "nemo-rl-endpoints-run-7")
 #: Patience as by default; the clock is simulated where it counts.
 LIMITS = Limits()
+#: What keeps an object from going, as an operator's finalizer would.
+HOLD = "example.test/hold"
 CONTAINER = {"name": "ray-head", "image": "ray:v1"}
 
 
@@ -136,6 +138,23 @@ class Stage:
         if runs:
             self.pod(self._pod_of_job(ref), ready=True)
 
+    def jobset(self, ref: Ref) -> str:
+        """Create a JobSet with one pod that runs, and return the pod's name."""
+        pod = {"containers": [CONTAINER], "restartPolicy": "Never"}
+        self.client.create(RESOURCES["JobSet"], {
+            "metadata": {"name": ref.name},
+            "spec": {"replicatedJobs": [
+                {"name": "head", "replicas": 1, "template": {"spec": {"template": {"spec": pod}}}},
+            ]},
+        })  # fmt: skip
+        name = f"{ref.name}-head-0-0"
+        self.client.create(PODS, {
+            "metadata": {"name": name, "labels": {"jobset.sigs.k8s.io/jobset-name": ref.name}},
+            "spec": {"containers": [CONTAINER], "automountServiceAccountToken": False},
+        })  # fmt: skip
+        self.pod(name, ready=True)
+        return name
+
     def _pod_of_job(self, ref: Ref) -> str:
         deadline = Deadline(120)
         while True:
@@ -168,15 +187,25 @@ class Stage:
 
     def hold(self, ref: Ref) -> None:
         """Keep an object from going, as an operator's finalizer would."""
-        self.client.merge_patch(
-            RESOURCES[ref.kind], ref.name, {"metadata": {"finalizers": ["example.test/hold"]}}
-        )
+        self.client.merge_patch(RESOURCES[ref.kind], ref.name, {"metadata": {"finalizers": [HOLD]}})
 
     def drop_finalizers(self, ref: Ref) -> None:
-        found = self.get(ref)
-        assert found is not None
-        ours = [f for f in found["metadata"]["finalizers"] if f == "foregroundDeletion"]
-        self.client.merge_patch(RESOURCES[ref.kind], ref.name, {"metadata": {"finalizers": ours}})
+        """Let go of what `hold` keeps, while the garbage collector takes its own finalizer off."""
+        for _ in range(20):
+            found = self.get(ref)
+            if found is None:
+                return
+            metadata = found["metadata"]
+            others = [name for name in metadata.get("finalizers", ()) if name != HOLD]
+            # The version that was read: else a list that grew shorter meanwhile would be given
+            # back whole, which the server refuses once an object is on its way.
+            patch = {"resourceVersion": metadata["resourceVersion"], "finalizers": others}
+            try:
+                self.client.merge_patch(RESOURCES[ref.kind], ref.name, {"metadata": patch})
+            except (Conflict, NotFound):
+                continue
+            return
+        raise AssertionError(f"{ref} changes too often to be let go")
 
     def run_up(self, *, tolerant: bool = False) -> dict[Ref, str]:
         """Bring a whole run up; return the names of the head pods."""

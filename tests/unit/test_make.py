@@ -57,8 +57,19 @@ def uses_environment(recipe: str, root: Path) -> bool:
     """Whether a recipe runs Python of .venv, by itself or through a program of scripts/."""
     if re.search(r"\$\(PY\)|\$\{PY\}|\.venv/", recipe):
         return True
-    programs = [root / name for name in re.findall(r"scripts/[\w./-]+", recipe)]
-    return any(".venv/" in path.read_text() for path in programs if path.is_file())
+    return any(".venv/" in text for text in programs_of(recipe, root).values())
+
+
+def programs_of(recipe: str, root: Path) -> dict[Path, str]:
+    """Return the programs of scripts/ that a recipe runs, and those that these run."""
+    found: dict[Path, str] = {}
+    texts = [recipe]
+    while texts:
+        paths = {root / name for name in re.findall(r"scripts/[\w./-]+", texts.pop())}
+        fresh = {path: path.read_text() for path in paths - set(found) if path.is_file()}
+        found |= fresh
+        texts += fresh.values()
+    return found
 
 
 def lacking(rules: tuple[Rule, ...], root: Path) -> list[str]:

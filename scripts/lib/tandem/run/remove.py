@@ -11,7 +11,7 @@ from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import UserError
 from tandem.run.kube import CannotTell, asker, kubectl
 from tandem.run.shapes import BELONGINGS, NAME_LABEL, WATCHER, WORKLOADS, Run
-from tandem_common.kube.resources import JOBS, PODS, RAYCLUSTERS, Resource
+from tandem_common.kube.resources import JOBS, JOBSETS, PODS, RAYCLUSTERS, Resource
 
 #: A side's pods get half a minute to end; the operators take their time beside it.
 REMOVE_SECONDS = 180
@@ -87,8 +87,7 @@ def remove_all(namespace: str, run_id: str) -> None:
     # What the operators make is theirs to delete; only its end is waited for.
     _gone("pods", namespace, selector)
     _delete(names_of(BELONGINGS), namespace, selector)
-    # NeMo RL's own client makes this one without our labels.
-    kubectl("delete", "configmap", object_name(run_id), "-n", namespace, "--ignore-not-found")
+    _delete_registry(namespace, run_id)
 
 
 def remove_leftovers(run: Run) -> None:
@@ -104,7 +103,27 @@ def remove_leftovers(run: Run) -> None:
     if run.top == JOBS:
         # What a RayJob or a JobSet has made is theirs.
         _delete(RAYCLUSTERS.group_resource, run.namespace, run.selector)
+    if run.top == JOBSETS:
+        # It keeps the Service of its pods' names, which it makes without our labels.
+        _delete_owned("services", run)
     _delete(names_of(BELONGINGS), run.namespace, run.selector)
+    _delete_registry(run.namespace, run.run_id)
+
+
+def _delete_owned(kind: str, run: Run) -> None:
+    found = json.loads(kubectl("get", kind, "-n", run.namespace, "-o", "json"))["items"]
+    names = [
+        each["metadata"]["name"]
+        for each in found
+        if any(own["uid"] == run.uid for own in each["metadata"].get("ownerReferences", ()))
+    ]
+    if names:
+        kubectl("delete", kind, *names, "-n", run.namespace, "--ignore-not-found")
+
+
+def _delete_registry(namespace: str, run_id: str) -> None:
+    """Delete the registry by its name: NeMo RL's own client makes it without our labels."""
+    kubectl("delete", "configmap", object_name(run_id), "-n", namespace, "--ignore-not-found")
 
 
 def _delete(kinds: str, namespace: str, selector: str) -> None:

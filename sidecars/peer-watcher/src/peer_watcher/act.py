@@ -8,7 +8,8 @@ a second delete finds nothing to do.
 Deletion is `Foreground`: an object stays until its pods are gone, so "gone" means that the
 GPUs are free, and a rerun under the same name cannot meet the old pods. The registry goes
 last, so that no writer can make it again. What ends by itself (a finished Job, JobSet or
-RayJob with `shutdownAfterJobFinishes`) is left: it keeps its logs and its own record.
+RayJob with `shutdownAfterJobFinishes`) is left: it keeps its logs and its own record. A JobSet
+says that it has failed while its pods still end; these are waited for.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from peer_watcher.observe import RESOURCES, short
 from tandem_common.clock import Deadline
 from tandem_common.kube import (
     EVENTS,
+    PODS,
     AlreadyExists,
     Client,
     Conflict,
@@ -42,6 +44,9 @@ _REPORTER: Final = "tandem.dev/peer-watcher"
 #: The API's own limit for the note of an Event.
 _NOTE_LENGTH: Final = 1000
 _CALL_SECONDS: Final = 10.0
+#: JobSet puts its name onto all of its pods.
+_JOBSET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
+_OVER: Final = ("Succeeded", "Failed")
 
 Object = dict[str, Any]
 
@@ -238,7 +243,7 @@ class Actor:
         if kind != "ConfigMap":
             facts = object_facts(obj)
             if facts.ended is not None and facts.frees_itself:
-                return True
+                return kind != "JobSet" or self._freed(target, faults)
         if obj["metadata"].get("deletionTimestamp"):
             return False
         try:
@@ -260,6 +265,18 @@ class Actor:
         self._count(kind, "deleted")
         self._log.info("deleted", object=str(target.ref), uid=target.uid)
         return kind == "ConfigMap"
+
+    def _freed(self, target: Target, faults: list[str]) -> bool:
+        """Return whether the pods of a JobSet have ended: until then they may write."""
+        try:
+            pods = self._client.list(
+                PODS, label_selector=f"{_JOBSET_LABEL}={target.ref.name}",
+                deadline=Deadline(_CALL_SECONDS),
+            )  # fmt: skip
+        except KubeError as error:
+            faults.append(short(error))
+            return False
+        return all((pod.get("status") or {}).get("phase") in _OVER for pod in pods.items)
 
     def _gone_after_all(self, target: Target, error: Conflict, faults: list[str]) -> bool:
         """Look again after a refused deletion; what is still there is left to the next pass."""

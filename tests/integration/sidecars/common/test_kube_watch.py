@@ -11,7 +11,6 @@ from support.fault_proxy import Answer, FaultProxy, Hang, Reset, WatchError, Wat
 from tandem_common.clock import Deadline
 from tandem_common.kube import (
     CONFIGMAPS,
-    RAYCLUSTERS,
     Changed,
     Client,
     Contact,
@@ -19,9 +18,12 @@ from tandem_common.kube import (
     Informer,
     Lost,
     NotFound,
+    Resource,
     Synced,
     WatchEvent,
 )
+
+SERVED_BY_NOBODY = Resource("nobody.test", "v1", "things", "Thing")
 
 
 def make(client: Client, name: str, **data: str) -> None:
@@ -155,7 +157,7 @@ def test_what_another_attempt_does_not_mend_is_raised(
     proxy: FaultProxy, client: Client, namespace: str, token: Callable[[str], str], soon: Deadline
 ) -> None:
     with pytest.raises(NotFound):
-        list(client.watch(RAYCLUSTERS, deadline=soon))
+        list(client.watch(SERVED_BY_NOBODY, deadline=soon))
     with (
         Client(proxy.config(namespace, token=token("nobody"))) as nobody,
         pytest.raises(Forbidden, match=r'verbs: \["list"\]'),

@@ -9,10 +9,10 @@ import pytest
 
 from peer_watcher.act import Actor
 from peer_watcher.convert import VERDICT_ANNOTATION
-from peer_watcher.facts import Outcome, Target, Verdict
+from peer_watcher.facts import Outcome, Ref, Target, Verdict
 from peer_watcher.main import wall_time
 from support.fault_proxy import Answer, FaultProxy
-from support.stage import GYM, RL, Stage
+from support.stage import GYM, MEMBERS, RL, Stage
 from tandem_common.clock import Deadline
 from tandem_common.kube import EVENTS, Client
 
@@ -136,3 +136,27 @@ def test_a_fault_during_the_teardown_is_tried_again(
     hands = actor(client)
     until(lambda: hands.advance(verdict(target)).done)
     assert stage.gone(RL)
+
+
+def test_the_registry_stays_until_a_failed_jobsets_pods_have_ended(
+    stage: Stage, client: Client
+) -> None:
+    whole = Ref("JobSet", "run")
+    pod = stage.jobset(whole)
+    stage.registry(run=whole)
+    stage.status(whole, conditions=[{
+        "type": "Failed", "status": "True", "reason": "Test", "message": "",
+        "lastTransitionTime": "2026-12-01T00:00:00Z",
+    }])  # fmt: skip
+    target = Target(whole, stage.uid(whole))
+    config_map = Ref("ConfigMap", MEMBERS.registry)
+    end = verdict(target, Target(config_map, stage.uid(config_map)))
+    hands = actor(client)
+    # It says that it has failed; the driver still ends, and may write why.
+    assert hands.advance(end).left == (target,)
+    assert stage.get(config_map) is not None
+    stage.pod(pod, phase="Failed")
+    until(lambda: hands.advance(end).done)
+    until(lambda: stage.gone(config_map))
+    # It keeps its own record.
+    assert stage.get(whole) is not None

@@ -257,9 +257,7 @@ def test_a_namespace_that_goes_is_left_to_itself(
     stage: Stage, hands: Make, proxy: FaultProxy, api_server: ControlPlane, namespace: str
 ) -> None:
     stage.run_up()
-    stage.client.merge_patch(
-        RESOURCES["RayCluster"], "rl", {"metadata": {"finalizers": ["example.test/hold"]}}
-    )
+    stage.hold(RL)
     watcher = hands()
     watcher.until_up(RL, GYM, DRIVER)
     api_server.api.call("DELETE", f"/api/v1/namespaces/{namespace}")
@@ -394,9 +392,7 @@ def test_both_watchers_at_once_do_no_harm(stage: Stage, hands: Make) -> None:
 
 def test_a_watcher_that_restarts_amid_a_teardown_finishes_it(stage: Stage, hands: Make) -> None:
     stage.run_up()
-    stage.client.merge_patch(
-        RESOURCES["RayCluster"], "gym", {"metadata": {"finalizers": ["example.test/hold"]}}
-    )
+    stage.hold(GYM)
     first = hands()
     first.until_up(RL, GYM, DRIVER)
     stage.write_error("out of memory")
