@@ -42,7 +42,7 @@ def namespace(api_server: ControlPlane) -> Iterator[str]:
     for made in ("configmap/kube-root-ca.crt", "serviceaccount/default"):
         run([*kubectl, "wait", "-n", name, "--for=create", made, "--timeout=30s"], timeout=35)
     yield name
-    run([*kubectl, "delete", "namespace", name, "--wait=false"], timeout=30)
+    run([*kubectl, "delete", "namespace", name, "--wait=false", "--ignore-not-found"], timeout=30)
 
 
 @pytest.fixture(scope="session")
