@@ -62,6 +62,7 @@ def test_the_demo_trains_and_keeps_its_results(platform: Path) -> None:
         time.sleep(2)
 
 
+@pytest.mark.full
 def test_the_same_as_one_jobset(platform: Path) -> None:
     assert platform.is_file()
     run_id = "e2e-mono"

@@ -27,3 +27,10 @@ def test_the_machine_is_told_in_one_line() -> None:
     assert "cores" in machine()
     assert "Linux" in machine()
     assert "\n" not in machine()
+
+
+def test_a_long_name_does_not_move_the_columns() -> None:
+    long = "a variant with a long name, apply to verdict, all pods ended"
+    told = table("here", [Figure(long, 1.0, 2.0), Figure("short", 1.0, 2.0)]).splitlines()
+    assert len({line.index("2 s") for line in told if "2 s" in line}) == 1
+    assert f"{long}  " in told[2]

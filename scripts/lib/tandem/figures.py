@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -34,15 +34,16 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release().split('-')[0]}"
 
 
-def table(where: str, figures: Iterable[Figure]) -> str:
+def table(where: str, figures: Sequence[Figure]) -> str:
     """Return the figures as text: where and when, then a line for each with its limit."""
-    lines = [where, f"  {'':<36}{'measured':>10}  {'limit':>10}"]
+    width = max([36, *(len(figure.name) + 2 for figure in figures)])
+    lines = [where, f"  {'':<{width}}{'measured':>10}  {'limit':>10}"]
     for figure in figures:
         limit = "" if figure.limit is None else f"{figure.limit:g} {figure.unit}"
         mark = "  over" if figure.over else ""
         digits = 0 if figure.unit == "MiB" else 1
         value = f"{figure.value:.{digits}f} {figure.unit}"
-        lines.append(f"  {figure.name:<36}{value:>10}  {limit:>10}{mark}".rstrip())
+        lines.append(f"  {figure.name:<{width}}{value:>10}  {limit:>10}{mark}".rstrip())
     return "\n".join(lines)
 
 
