@@ -41,14 +41,19 @@ from tandem_common.logs import get_logger
 
 FIELD_MANAGER: Final = "peer-watcher"
 _REPORTER: Final = "tandem.dev/peer-watcher"
-#: The API's own limit for the note of an Event.
-_NOTE_LENGTH: Final = 1000
+#: The API's own limit for the note of an Event: bytes, whatever its message says.
+_NOTE_BYTES: Final = 1024
 _CALL_SECONDS: Final = 10.0
 #: JobSet puts its name onto all of its pods.
 _JOBSET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
 _OVER: Final = ("Succeeded", "Failed")
 
 Object = dict[str, Any]
+
+
+def clip(text: str, size: int) -> str:
+    """Return as much of a text as fits into so many bytes of UTF-8, without half a character."""
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,7 @@ class Actor:
             "reportingInstance": self._identity,
             "action": "Watch",
             "reason": reason,
-            "note": note[:_NOTE_LENGTH],
+            "note": clip(note, _NOTE_BYTES),
             "type": "Warning" if warning else "Normal",
             "regarding": {
                 "apiVersion": resource.api_version,

@@ -160,3 +160,18 @@ def test_the_registry_stays_until_a_failed_jobsets_pods_have_ended(
     until(lambda: stage.gone(config_map))
     # It keeps its own record.
     assert stage.get(whole) is not None
+
+
+def test_a_reason_of_any_length_and_script_is_told_by_an_event(
+    stage: Stage, client: Client
+) -> None:
+    stage.raycluster(RL)
+    target = Target(RL, stage.uid(RL))
+    # Ray frames its messages with lines of three bytes a character.
+    reason = "the actor died " + "\u2500" * 900
+    end = Verdict("registry-error", Outcome.FAILED, reason, ("seen",), (target,))
+    hands = actor(client)
+    assert hands.advance(end).faults == ()
+    [event] = stage.events()
+    assert event["note"].startswith("the actor died \u2500")
+    assert len(event["note"].encode()) <= 1024
