@@ -46,7 +46,7 @@ def needs_of(objects: Iterable[Object]) -> list[Need]:
         if namespace and namespace not in brought:
             path = f"/api/v1/namespaces/{namespace}"
             needs.append(Need(f"namespace {namespace} is missing", _SYNC, path))
-        needs += [*_queue(obj["metadata"]), *_role(obj, namespace, roles)]
+        needs += [*_queue(obj["metadata"]), *_role(obj, namespace, roles), *_group(obj)]
         for pod in pods_of(obj):
             needs += [
                 *_scheduler(pod),
@@ -91,12 +91,32 @@ def _is_kai(deployment: Object) -> bool:
 
 
 def _queue(metadata: Object) -> list[Need]:
-    queue = (metadata.get("labels") or {}).get(QUEUE_LABEL)
+    return _queue_named((metadata.get("labels") or {}).get(QUEUE_LABEL))
+
+
+def _queue_named(queue: str | None) -> list[Need]:
     if not queue:
         return []
     fix = f"{_SYNC}: with KAI it makes the queues; or name one of: kubectl get queues"
     path = f"/apis/scheduling.run.ai/v2/queues/{queue}"
     return [Need(f"queue {queue} is missing", fix, path)]
+
+
+def _group(obj: Object) -> list[Need]:
+    """A PodGroup's queue is what counts; a topology that is not there keeps it Pending."""
+    if obj["kind"] != "PodGroup":
+        return []
+    spec = obj["spec"]
+    constraints = [each.get("topologyConstraint") or {} for each in (spec, *spec["subGroups"])]
+    fix = f"{_SYNC}, with it in rl-platform's `topologies`; or leave the topology component out"
+    return [
+        *_queue_named(spec.get("queue")),
+        *(
+            Need(f"Topology {name} is missing", fix,
+                 f"/apis/kai.scheduler/v1alpha1/topologies/{name}")
+            for each in constraints if (name := each.get("topology"))
+        ),
+    ]  # fmt: skip
 
 
 def _role(obj: Object, namespace: str, brought: set[str]) -> list[Need]:
