@@ -1,7 +1,8 @@
 """One gang over a run of two RayClusters and a driver, and where its workers may be.
 
 KAI's own CRD is not in the bundle (only upstream has it): the PodGroup is checked against the
-schema that we wrote by hand, and by what KAI's webhook is known to refuse.
+schema that we wrote by hand, and by what KAI's webhook is known to refuse. The variant's PodGroup,
+Queues and Topologies were compared once, by hand, with KAI's CRDs of 2026-08-07 (after 0.17.0).
 """
 
 from __future__ import annotations
@@ -330,6 +331,10 @@ def test_the_workers_and_nobody_else_are_kept_together(
     if variant == VARIANT:
         assert len(podgroup(objects)["spec"]["subGroups"]) == 6, "the others are as they were"
     assert constraints(render_variant(variant)) == []
+    # A run is refused where the cluster does not have it.
+    missing = f"Topology {name} is missing"
+    assert missing in {need.what for need in needs_of(objects)}
+    assert missing not in {need.what for need in needs_of(render_variant(variant))}
     # rl-platform makes a Topology of that name with that level.
     platform = load_all((GOLDEN / "rl-platform" / "prod.yaml").read_text())
     topologies = {

@@ -17,6 +17,7 @@ from tandem.run.kube import Ask, CannotTell
 Object = dict[str, Any]
 
 _SYNC = "install the platform: helmfile sync (the local cluster), helmfile -e prod sync (yours)"
+_TOPOLOGY = "kai.scheduler/topology"
 _KAI_FIX = (
     "install KAI: helmfile -e prod sync (-e kind, -e nvkind; locally a bundle that has KAI); or"
     " take a variant with components/scheduler-default, such as monolithic-rayjob"
@@ -46,7 +47,8 @@ def needs_of(objects: Iterable[Object]) -> list[Need]:
         if namespace and namespace not in brought:
             path = f"/api/v1/namespaces/{namespace}"
             needs.append(Need(f"namespace {namespace} is missing", _SYNC, path))
-        needs += [*_queue(obj["metadata"]), *_role(obj, namespace, roles), *_group(obj)]
+        needs += [*_queue(obj["metadata"]), *_role(obj, namespace, roles)]
+        needs += [*_group(obj), *_topologies(obj)]
         for pod in pods_of(obj):
             needs += [
                 *_scheduler(pod),
@@ -103,20 +105,28 @@ def _queue_named(queue: str | None) -> list[Need]:
 
 
 def _group(obj: Object) -> list[Need]:
-    """A PodGroup's queue is what counts; a topology that is not there keeps it Pending."""
-    if obj["kind"] != "PodGroup":
-        return []
-    spec = obj["spec"]
-    constraints = [each.get("topologyConstraint") or {} for each in (spec, *spec["subGroups"])]
+    """Of a PodGroup the queue in its spec is what counts."""
+    return _queue_named(obj["spec"].get("queue")) if obj["kind"] == "PodGroup" else []
+
+
+def _topologies(obj: Object) -> list[Need]:
+    """KAI places no pod that is to be near others by a Topology that is not there."""
+    spec = obj.get("spec") or {}
+    named: list[str | None] = []
+    if obj["kind"] == "PodGroup":
+        places = (spec, *spec.get("subGroups", []))
+        named = [(each.get("topologyConstraint") or {}).get("topology") for each in places]
+    else:
+        jobs = spec["replicatedJobs"] if obj["kind"] == "JobSet" else []
+        metadata = [pod.metadata for pod in pods_of(obj)]
+        metadata += [obj["metadata"], *(job["template"].get("metadata") or {} for job in jobs)]
+        named = [(each.get("annotations") or {}).get(_TOPOLOGY) for each in metadata]
     fix = f"{_SYNC}, with it in rl-platform's `topologies`; or leave the topology component out"
     return [
-        *_queue_named(spec.get("queue")),
-        *(
-            Need(f"Topology {name} is missing", fix,
-                 f"/apis/kai.scheduler/v1alpha1/topologies/{name}")
-            for each in constraints if (name := each.get("topology"))
-        ),
-    ]  # fmt: skip
+        Need(f"Topology {name} is missing", fix, f"/apis/kai.scheduler/v1alpha1/topologies/{name}")
+        for name in named
+        if name
+    ]
 
 
 def _role(obj: Object, namespace: str, brought: set[str]) -> list[Need]:
