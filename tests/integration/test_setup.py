@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.kai_crds import podgroups_served
 from tandem import crds
 from tandem.paths import ROOT
 from tandem.policy import pods_of
@@ -31,10 +33,12 @@ kubectl() {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def platform(kubeconfig: Path) -> None:
+def platform(kubeconfig: Path) -> Iterator[None]:
     assert kubeconfig.is_file()
     crds.apply(crds.sources("default"))
     run(["helmfile", "--selector", "name=rl-platform", "sync"], timeout=120, cwd=ROOT)
+    with podgroups_served():
+        yield
 
 
 def blocks() -> list[str]:
@@ -68,6 +72,10 @@ def test_the_commands_for_a_gpu_cluster_are_taken(tmp_path: Path) -> None:
     [driver] = [o for o in objects if o["kind"] == "Job" and o["metadata"]["name"] == "driver"]
     volumes: list[dict[str, Any]] = driver["spec"]["template"]["spec"]["volumes"]
     assert {"name": "artifacts", "persistentVolumeClaim": {"claimName": "artifacts"}} in volumes
+    kinds = [obj["kind"] for obj in objects]
+    group = objects[kinds.index("PodGroup")]
+    assert group["spec"]["queue"] == "high-prio"
+    assert kinds.index("PodGroup") < min(kinds.index("RayCluster"), kinds.index("Job"))
     sides = [obj for obj in objects if obj["kind"] == "RayCluster"]
     assert len(sides) == 2
     for side in sides:

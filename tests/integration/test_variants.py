@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.kai_crds import podgroups_served
 from tandem import crds
 from tandem.paths import ROOT
 from tandem.policy import Pod, pods_of
@@ -23,11 +25,13 @@ pytestmark = pytest.mark.api_server
 
 
 @pytest.fixture(scope="module", autouse=True)
-def platform(kubeconfig: Path) -> None:
+def platform(kubeconfig: Path) -> Iterator[None]:
     assert kubeconfig.is_file()
     crds.apply(crds.sources("default"))
     # The production variant's priorities and accounts are the same chart's.
     run(["helmfile", "--selector", "name=rl-platform", "sync"], timeout=120, cwd=ROOT)
+    with podgroups_served():
+        yield
 
 
 def dry_run(obj: dict[str, Any]) -> subprocess.CompletedProcess[str]:

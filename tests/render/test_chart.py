@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tandem.errors import UserError
 from tandem.paths import ROOT
 from tandem.process import run
-from tandem.yamls import load_all
+from tandem.yamls import dump, load_all
 
 CHART = ROOT / "charts" / "rl-platform"
 
@@ -27,9 +30,15 @@ def test_lint_is_clean(queues: str) -> None:
         ("namespase=x", "namespase"),
         ("roles[0]=Upper", "roles/0"),
         ("priorityClasses[0].value=2000000000", "value"),
-        ("queues.leaves[0].quota.gpu=-2", "quota/gpu"),
-        ("queues.leaves[0].preemptMinRuntime=soon", "preemptMinRuntime"),
-        ("queues.leaves=null", "leaves"),
+        ("queues.tree[0].quota.gpu=-2", "quota/gpu"),
+        ("queues.tree[0].quota.gpu=-0.5", "quota/gpu"),
+        ("queues.tree[0].limit.gpus=1", "gpus"),
+        ("queues.tree[0].overQuotaWeight.gpu=-1", "overQuotaWeight/gpu"),
+        ("queues.tree[0].preemptMinRuntime=soon", "preemptMinRuntime"),
+        ("queues.tree[0].parrent=x", "parrent"),
+        ("queues.tree=null", "tree"),
+        ("queues.runs=null", "runs"),
+        ("topologies.rack.levels[0]=no label", "levels/0"),
         ("sharedRoles.peer-watcher[0].verbs[0]=*", "verbs"),
         ("sharedRoles.peer-watcher[0].resources[0]=*", "resources"),
     ],
@@ -42,21 +51,216 @@ def test_values_that_mean_nothing_are_refused(value: str, word: str) -> None:
     assert word in str(caught.value)
 
 
+def queues_of(*words: str) -> dict[str, dict[str, Any]]:
+    """Return the specs of the rendered queues by name."""
+    objects = load_all(helm("template", "x", str(CHART), "--set", "queues.enabled=true", *words))
+    return {obj["metadata"]["name"]: obj["spec"] for obj in objects if obj["kind"] == "Queue"}
+
+
 def test_limits_of_queues_are_always_written() -> None:
     # KAI reads a limit that is not there as none at all.
-    objects = load_all(helm("template", "x", str(CHART), "--set", "queues.enabled=true"))
-    queues = [obj for obj in objects if obj["kind"] == "Queue"]
-    assert len(queues) == 3
-    for queue in queues:
-        for share in queue["spec"]["resources"].values():
+    queues = queues_of()
+    assert len(queues) == 4
+    for queue in queues.values():
+        assert set(queue["resources"]) == {"gpu", "cpu", "memory"}
+        for share in queue["resources"].values():
             assert set(share) == {"quota", "limit", "overQuotaWeight"}
 
 
-def test_only_leaves_have_a_parent() -> None:
-    objects = load_all(helm("template", "x", str(CHART), "--set", "queues.enabled=true"))
-    parents = {
-        obj["metadata"]["name"]: obj["spec"].get("parentQueue")
-        for obj in objects
-        if obj["kind"] == "Queue"
+def test_a_department_stands_between_root_and_leaves() -> None:
+    assert {name: queue.get("parentQueue") for name, queue in queues_of().items()} == {
+        "tandem": None, "research": "tandem", "high-prio": "research", "low-prio": "research",
+    }  # fmt: skip
+
+
+def test_a_tree_of_any_depth_in_any_order_is_rendered_whole(tmp_path: Path) -> None:
+    site = {
+        "runs": ["sub"],
+        "tree": [
+            queue("sub", "team", priority=7, preemptMinRuntime="4h", reclaimMinRuntime="30m",
+                  quota=amounts(0.5, 64000, 2000000), limit=amounts(8, -1, -1),
+                  overQuotaWeight={"gpu": 2.5}),
+            queue("team", "dep", quota=amounts(0.5, 64000, -1)),
+            queue("dep", "top", quota=amounts(16, -1, -1)),
+            queue("other", "top", quota=amounts(0.2, 0, 0)),
+            queue("top", quota=amounts(16.2, -1, -1), limit=amounts(64, -1, -1)),
+        ],
+    }  # fmt: skip
+    queues = queues_of("-f", values(tmp_path, queues=site))
+    assert list(queues) == ["sub", "team", "dep", "other", "top"]
+    assert queues["sub"] == {
+        "parentQueue": "team",
+        "priority": 7,
+        "preemptMinRuntime": "4h",
+        "reclaimMinRuntime": "30m",
+        "resources": {
+            "gpu": {"quota": 0.5, "limit": 8, "overQuotaWeight": 2.5},
+            "cpu": {"quota": 64000, "limit": -1, "overQuotaWeight": 1},
+            # As a whole number: 2e+06 would be right for YAML alone.
+            "memory": {"quota": 2000000, "limit": -1, "overQuotaWeight": 1},
+        },
     }
-    assert parents == {"tandem": None, "high-prio": "tandem", "low-prio": "tandem"}
+    text = helm("template", "x", str(CHART), "--set", "queues.enabled=true", "-f",
+                values(tmp_path, queues=site))  # fmt: skip
+    assert "quota: 2000000\n" in text
+
+
+def amounts(gpu: float, cpu: float, memory: float) -> dict[str, float]:
+    return {"gpu": gpu, "cpu": cpu, "memory": memory}
+
+
+ENDLESS = amounts(-1, -1, -1)
+NOTHING = amounts(0, 0, 0)
+
+
+def queue(name: str, parent: str = "", **more: Any) -> dict[str, Any]:
+    above = {"parent": parent} if parent else {}
+    return {"name": name, **above, "quota": ENDLESS, "limit": ENDLESS, **more}
+
+
+def values(folder: Path, **tops: Any) -> str:
+    path = folder / "values.yaml"
+    path.write_text(dump(tops), encoding="utf-8")
+    return str(path)
+
+
+def tree(*queues: dict[str, Any], runs: tuple[str, ...] = ("leaf",)) -> dict[str, Any]:
+    return {"queues": {"runs": list(runs), "tree": [*queues]}}
+
+
+#: Values, and the path, the value and the fix that the one refusal names.
+REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "unknown parent": (
+        tree(queue("top"), queue("leaf", "dep")),
+        ("queues.tree[1].parent: dep is no queue", "(leaf, top)", "or add it"),
+    ),
+    "loop of two": (
+        tree(queue("top"), queue("leaf", "top"), queue("a", "b"), queue("b", "a")),
+        ("queues.tree[2].parent: b closes a loop: a -> b -> a", "take one of the parents away"),
+    ),
+    "its own parent": (
+        tree(queue("top"), queue("leaf", "top"), queue("a", "a")),
+        ("queues.tree[2].parent: a closes a loop: a -> a",),
+    ),
+    "two of one name": (
+        tree(queue("top"), queue("leaf", "top"), queue("leaf", "top")),
+        ("queues.tree[2].name: leaf is the name of queues.tree[1]", "rename"),
+    ),
+    "quotas of children over the parent's": (
+        tree(
+            queue("leaf", "top", quota=amounts(6, 0, 0)),
+            queue("b", "top", quota=amounts(4.5, 0, 0)),
+            queue("top", quota=amounts(8, 0, 0)),
+        ),
+        ("queues.tree[2].quota.gpu: 8 of top", "leaf 6 + b 4.5 = 10.5", "raise it to 10.5"),
+    ),
+    "memory of children over the parent's": (
+        tree(
+            queue("leaf", "top", quota=amounts(0, 0, 2000000)),
+            queue("top", quota=amounts(0, 0, 1000000)),
+        ),
+        ("queues.tree[1].quota.memory: 1000000 of top", "leaf 2000000", "raise it to 2000000"),
+    ),
+    "a child without a limit to its quota": (
+        tree(queue("top", quota=amounts(-1, 64000, -1)), queue("leaf", "top")),
+        ("queues.tree[0].quota.cpu: 64000 of top", "leaf -1", "or the parent -1"),
+    ),
+    "a quota over its own limit": (
+        tree(queue("top"), queue("leaf", "top", quota=amounts(9, 0, 0), limit=amounts(8, -1, -1))),
+        ("queues.tree[1].quota.gpu: 9", "limit of 8 (queues.tree[1].limit.gpu)", "at most"),
+    ),
+    "an endless quota over a limit": (
+        tree(queue("top"), queue("leaf", "top", limit=amounts(8, -1, -1))),
+        ("queues.tree[1].quota.gpu: -1", "limit of 8"),
+    ),
+    "a limit over the parent's": (
+        tree(
+            queue("leaf", "top", quota=NOTHING, limit=amounts(9, -1, -1)),
+            queue("top", quota=NOTHING, limit=amounts(8, -1, -1)),
+        ),
+        ("queues.tree[0].limit.gpu: 9", "top can have, 8 (queues.tree[1].limit.gpu)", "write -1"),
+    ),
+    "cores for millicores": (
+        tree(queue("top"), queue("leaf", "top", quota=amounts(0, 64, 0))),
+        ("queues.tree[1].quota.cpu: 64", "thousandths of a core", "64 cores are 64000"),
+    ),
+    "gigabytes for megabytes": (
+        tree(queue("top"), queue("leaf", "top", quota=NOTHING, limit=amounts(-1, -1, 512))),
+        ("queues.tree[1].limit.memory: 512", "megabytes", "64 GB are 64000"),
+    ),
+    "a leaf that is a parent": (
+        tree(queue("top"), queue("leaf", "top"), queue("below", "leaf")),
+        ("queues.runs[0]: leaf is the parent of below", "Pending", "the leaves (below)"),
+    ),
+    "runs in a root": (
+        tree(queue("top"), queue("leaf", "top"), queue("alone"), runs=("leaf", "alone")),
+        ("queues.runs[1]: alone has no parent", "Pending", "the leaves (leaf)"),
+    ),
+    "runs in no queue": (
+        tree(queue("top"), queue("leaf", "top"), runs=("leave",)),
+        ("queues.runs[0]: leave is no queue", "name one of: leaf"),
+    ),
+    "hosts above what they are in": (
+        {"topologies": {"rack": {"levels": ["kubernetes.io/hostname", "example.com/rack"]}}},
+        ("topologies.rack.levels[0]: kubernetes.io/hostname", "above example.com/rack", "last"),
+    ),
+}
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+@pytest.mark.parametrize("fault", REFUSED)
+def test_values_that_mean_nothing_together_are_refused(
+    fault: str, enabled: str, tmp_path: Path
+) -> None:
+    given, words = REFUSED[fault]
+    with pytest.raises(UserError) as caught:
+        helm("template", "x", str(CHART), "--set", f"queues.enabled={enabled}", "-f",
+             values(tmp_path, **given))  # fmt: skip
+    said = str(caught.value)
+    assert "1 of the values mean nothing together" in said, said
+    for word in words:
+        assert word in said
+
+
+def test_all_of_it_is_refused_at_once(tmp_path: Path) -> None:
+    given = tree(
+        queue("leaf", "dep", quota=amounts(8, 64, 0)),
+        queue("top", quota=amounts(4, -1, -1)),
+        queue("b", "top", quota=amounts(5, 0, 0)),
+        runs=("leaf", "b", "top"),
+    )
+    with pytest.raises(UserError) as caught:
+        helm("template", "x", str(CHART), "-f", values(tmp_path, **given))
+    said = str(caught.value)
+    assert "4 of the values" in said
+    for path in ("tree[0].parent", "tree[0].quota.cpu", "tree[1].quota.gpu", "runs[2]"):
+        assert f"  - queues.{path}: " in said
+
+
+def test_parts_that_add_up_to_the_whole_are_taken(tmp_path: Path) -> None:
+    # 0.1 + 0.2 is more than 0.3 for a processor.
+    site = tree(
+        queue("top", quota=amounts(0.3, 0, 0)),
+        queue("leaf", "top", quota=amounts(0.1, 0, 0)),
+        queue("b", "top", quota=amounts(0.2, 0, 0)),
+    )
+    assert set(queues_of("-f", values(tmp_path, **site))) == {"top", "leaf", "b"}
+
+
+def test_topologies_go_from_wide_to_narrow_and_can_be_switched_off() -> None:
+    def levels(*words: str) -> dict[str, list[str]]:
+        objects = load_all(helm("template", "x", str(CHART), *words))
+        return {
+            obj["metadata"]["name"]: [level["nodeLabel"] for level in obj["spec"]["levels"]]
+            for obj in objects
+            if obj["kind"] == "Topology"
+        }
+
+    kai = ("--set", "queues.enabled=true")
+    hosts = "kubernetes.io/hostname"
+    assert levels() == {}, "they need KAI's CRDs"
+    assert levels(*kai) == {
+        "gb300": ["nvidia.com/gpu.clique", hosts],
+        "rack": ["topology.kubernetes.io/rack", hosts],
+    }
+    assert set(levels(*kai, "--set", "topologies.rack.enabled=false")) == {"gb300"}

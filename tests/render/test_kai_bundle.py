@@ -165,7 +165,7 @@ def test_the_chart_gets_our_values_laid_over_its_own(rendered: list[dict[str, An
 
 def test_queues_come_with_kai(rendered: list[dict[str, Any]]) -> None:
     queues = {obj["metadata"]["name"] for obj in rendered if obj["kind"] == "Queue"}
-    assert queues == {"tandem", "high-prio", "low-prio"}
+    assert queues == {"tandem", "research", "high-prio", "low-prio"}
 
 
 def test_kais_crds_come_by_the_step_of_their_own_and_in_no_release(

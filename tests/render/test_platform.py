@@ -82,7 +82,7 @@ def test_queues_are_there_where_kai_is(environment: str, rendered: Rendered) -> 
     kai = environment != "default" and any(
         release["name"] == "kai-scheduler" for release in releases_of(environment)
     )
-    assert queues == ({"tandem", "high-prio", "low-prio"} if kai else set())
+    assert queues == ({"tandem", "research", "high-prio", "low-prio"} if kai else set())
 
 
 def test_the_local_platform_leaves_room_on_two_cores(rendered: Rendered) -> None:

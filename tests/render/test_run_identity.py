@@ -11,7 +11,7 @@ import pytest
 from endpoint_registry.records import NAME_PREFIX, object_name
 from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import ExitCode, UserError
-from tandem.policy import pods_of
+from tandem.policy import GROUP_ANNOTATION, pods_of
 from tandem.render import KUSTOMIZE, kustomize, render_variant, variants
 from tandem.run import identity
 from tandem.run.identity import RUN_ID_LENGTH, write_overlay
@@ -46,7 +46,9 @@ def references(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, st
         for key, value in node.items():
             if isinstance(value, str):
                 named = key == "name" and any(part in above for part in NAMED_IN)
-                marked = above[-1:] == ("annotations",) and key.startswith("tandem.dev/")
+                marked = above[-1:] == ("annotations",) and (
+                    key.startswith("tandem.dev/") or key == GROUP_ANNOTATION
+                )
                 if key in REFERENCES or named or marked:
                     yield ".".join((*above, key)), value
             yield from references(value, (*above, key))

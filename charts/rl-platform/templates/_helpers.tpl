@@ -5,13 +5,15 @@ app.kubernetes.io/part-of: tandem
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{- /* Resources of a KAI queue from quota, limit and overQuotaWeight of one entry. */ -}}
+{{- /* Resources of a KAI queue. Always whole: KAI reads a limit that is not there as none at all.
+JSON, since a template would print 1000000 as 1e+06. */ -}}
 {{- define "rl-platform.queueResources" -}}
 {{- $queue := . -}}
+{{- $weights := $queue.overQuotaWeight | default dict -}}
 {{- range $kind := list "gpu" "cpu" "memory" }}
 {{ $kind }}:
-  quota: {{ index $queue.quota $kind }}
-  limit: {{ index $queue.limit $kind }}
-  overQuotaWeight: {{ $queue.overQuotaWeight | default 1 }}
+  quota: {{ index $queue.quota $kind | toJson }}
+  limit: {{ index $queue.limit $kind | toJson }}
+  overQuotaWeight: {{ if hasKey $weights $kind }}{{ index $weights $kind | toJson }}{{ else }}1{{ end }}
 {{- end }}
 {{- end }}

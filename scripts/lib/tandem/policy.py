@@ -5,8 +5,10 @@ Each rule has a name, a reason, and a failing example in tests/policy/bad/<name>
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 Object = dict[str, Any]
@@ -14,6 +16,10 @@ Object = dict[str, Any]
 KAI = "kai-scheduler"
 QUEUE_LABEL = "kai.scheduler/queue"
 RUN_LABEL = "tandem.dev/run-id"
+#: By which a pod is in a PodGroup that KAI's pod-grouper did not make.
+GROUP_ANNOTATION = "pod-group-name"
+SKIP_ANNOTATION = "kai.scheduler/skip-podgrouper"
+SUBGROUP_LABEL = "kai.scheduler/subgroup-name"
 LOCAL_PREFIX = "localhost/"
 
 
@@ -24,6 +30,8 @@ class Cluster:
     queues: frozenset[str]
     priority_classes: frozenset[str]
     accounts: frozenset[str]
+    #: The objects that are looked at together, in the order in which they are applied.
+    run: tuple[Object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +255,104 @@ def _whole_gang(obj: Object) -> Iterator[str]:
             yield f"{pod.where}: not scheduled by KAI like the rest of its gang"
 
 
+def members_of(obj: Object) -> list[tuple[Pod, int]]:
+    """Return every pod template of an object that makes pods, and how many it makes of it."""
+    spec = obj.get("spec") or {}
+    counts: Iterable[int] = repeat(1)
+    if obj["kind"] in ("RayJob", "RayCluster"):
+        ray: Object = spec.get("rayClusterSpec") or spec
+        groups = ray.get("workerGroupSpecs", [])
+        counts = [1, *(g.get("replicas", 0) * g.get("numOfHosts", 1) for g in groups), 1]
+    elif obj["kind"] == "JobSet":
+        jobs = spec["replicatedJobs"]
+        counts = [
+            job.get("replicas", 1) * job["template"]["spec"].get("parallelism", 1) for job in jobs
+        ]
+    elif obj["kind"] == "Job":
+        counts = [spec.get("parallelism", 1)]
+    return list(zip(pods_of(obj), counts, strict=False))
+
+
+def _annotation(pod: Pod, key: str) -> str | None:
+    return (pod.metadata.get("annotations") or {}).get(key)
+
+
+def _label(metadata: Object, key: str) -> str | None:
+    return (metadata.get("labels") or {}).get(key)
+
+
+def _joins_gang(obj: Object, groups: dict[str, Object]) -> Iterator[str]:
+    """Yield why pods of an object are not in the PodGroup that the run brings along."""
+    for pod in pods_of(obj):
+        name = _annotation(pod, GROUP_ANNOTATION)
+        if name is None:
+            if groups and pod.spec.get("schedulerName") == KAI:
+                yield f"{pod.where}: KAI would make a gang of its own of it: no {GROUP_ANNOTATION}"
+            continue
+        if name not in groups:
+            yield f"{pod.where}: PodGroup {name} is none of the run's: Pending, without a word"
+            continue
+        if _annotation(pod, SKIP_ANNOTATION) != "true":
+            yield f'{pod.where}: no {SKIP_ANNOTATION}: "true": KAI would write over its PodGroup'
+        spec = groups[name]["spec"]
+        parents = {group.get("parent") for group in spec["subGroups"]}
+        leaves = {group["name"] for group in spec["subGroups"]} - parents
+        subgroup = _label(pod.metadata, SUBGROUP_LABEL)
+        if subgroup not in leaves:
+            yield f"{pod.where}: subgroup {subgroup} is none of {', '.join(sorted(leaves))}"
+        if _label(pod.metadata, QUEUE_LABEL) != spec["queue"]:
+            yield f"{pod.where}: PodGroup {name} is in queue {spec['queue']}, which counts"
+
+
+def _members(group: Object, run: Iterable[Object]) -> Iterator[tuple[Object, str | None, int]]:
+    """Yield what makes pods of a PodGroup, their subgroup, and how many they are."""
+    for obj in run:
+        for pod, count in members_of(obj):
+            if _annotation(pod, GROUP_ANNOTATION) == group["metadata"]["name"]:
+                yield obj, _label(pod.metadata, SUBGROUP_LABEL), count
+
+
+def _placed(group: Object, cluster: Cluster) -> Iterator[str]:
+    """Yield what is wrong with a PodGroup's queue, label and place among the run's objects."""
+    queue, labels = group["spec"]["queue"], group["metadata"]
+    if queue not in cluster.queues:
+        yield f"queue {queue}: leaf queues are {', '.join(sorted(cluster.queues))}"
+    if queue != _label(labels, QUEUE_LABEL):
+        yield f"queue {queue} is not that of label {QUEUE_LABEL}"
+    if not _label(labels, RUN_LABEL):
+        yield f"no label {RUN_LABEL}: it would stay when the run is removed"
+    before = cluster.run[: cluster.run.index(group)]
+    for where in dict.fromkeys(name_of(obj) for obj, _, _ in _members(group, before)):
+        yield f"it comes after {where}: KAI leaves a pod alone whose PodGroup is not there"
+
+
+def _all_or_nothing(group: Object, run: Iterable[Object]) -> Iterator[str]:
+    """Yield why a PodGroup could start without some of the run's pods, or never."""
+    spec = group["spec"]
+    pods: Counter[str | None] = Counter()
+    for _, subgroup, count in _members(group, run):
+        pods[subgroup] += count
+    children = Counter(each.get("parent") for each in spec["subGroups"])
+    for parent in children.keys() - {each["name"] for each in spec["subGroups"]} - {None}:
+        yield f"subgroup {parent} is a parent and not there"
+    if spec.get("minSubGroup") != children[None]:
+        yield f"minSubGroup {spec.get('minSubGroup')} of {children[None]} subgroups"
+    for each in spec["subGroups"]:
+        name = each["name"]
+        field, there = ("minSubGroup", children) if name in children else ("minMember", pods)
+        if each.get(field) != there[name]:
+            yield f"subgroup {name}: {field} is {each.get(field)}, and there are {there[name]}"
+
+
+def _one_gang(obj: Object, cluster: Cluster) -> Iterator[str]:
+    if obj["kind"] == "PodGroup":
+        yield from _placed(obj, cluster)
+        yield from _all_or_nothing(obj, cluster.run)
+        return
+    groups = {o["metadata"]["name"]: o for o in cluster.run if o["kind"] == "PodGroup"}
+    yield from _joins_gang(obj, groups)
+
+
 def _queue(obj: Object, cluster: Cluster) -> Iterator[str]:
     if not _in_gang(obj):
         return
@@ -299,6 +405,7 @@ RULES: dict[str, Callable[[Object, Cluster], Iterator[str]]] = {
     "run-id": _of_objects(_run_id),
     "no-depends-on": _of_objects(_no_depends_on),
     "whole-gang": _of_objects(_whole_gang),
+    "one-gang": _one_gang,
     "queue": _queue,
     "known-names": _known_names,
 }
@@ -321,7 +428,7 @@ def faults_of(objects: Iterable[Object], cluster: Cluster) -> list[Fault]:
     """Return every fault of the objects; a run may bring accounts of its own."""
     found = list(objects)
     own = {obj["metadata"]["name"] for obj in found if obj["kind"] == "ServiceAccount"}
-    cluster = replace(cluster, accounts=cluster.accounts | own)
+    cluster = replace(cluster, accounts=cluster.accounts | own, run=tuple(found))
     return [
         Fault(name, name_of(obj), what)
         for obj in found

@@ -54,9 +54,10 @@ def demo(checkout: Path, *words: str, **environ: str) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
-def test_everything_is_said_at_once_and_nothing_is_started(checkout: Path) -> None:
+@pytest.mark.parametrize("variant", ["prod-monolithic-rayjob", "prod-disagg-rayclusters"])
+def test_everything_is_said_at_once_and_nothing_is_started(checkout: Path, variant: str) -> None:
     before = sorted(checkout.rglob("*"))
-    done = demo(checkout, "--variant", "prod-monolithic-rayjob", "--provider", "host")
+    done = demo(checkout, "--variant", variant, "--provider", "host")
     assert done.returncode == ExitCode.PRECONDITION
     assert "sockets below it would have too long names" in done.stderr
     assert "needs the KAI scheduler" in done.stderr

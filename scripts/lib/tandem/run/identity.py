@@ -29,6 +29,11 @@ RUNS = ROOT / ".runs"
 RUN_ID_LENGTH = 20
 _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _RECORD = "run.json"
+#: The run's objects in this order, all others after them. Kustomize's own order puts KAI's
+#: PodGroup last, and KAI leaves a pod alone whose PodGroup is not there.
+ORDER_FIRST = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "PodGroup")
+#: Counts workers and names the queue in the PodGroup anew: overlays may have changed both.
+_FOLLOW = "gang-kai/rayclusters/follow"
 #: No run id holds a dot.
 _TO_BE = ".new-"
 #: Where labels of pods are, in kinds that kustomize does not know. They are there already: to
@@ -100,11 +105,15 @@ def overlay(variant: str, run_id: str, objects: Iterable[dict[str, Any]]) -> dic
         run_id: The run's id.
         objects: What the variant renders to.
     """
+    listed = list(objects)
+    components = ["name-references"]
+    if any(obj["kind"] == "PodGroup" for obj in listed):
+        components.append(_FOLLOW)
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"../../kustomize/overlays/{variant}"],
-        "components": ["../../kustomize/components/name-references"],
+        "components": [f"../../kustomize/components/{each}" for each in components],
         "nameSuffix": f"-{run_id}",
         "labels": [
             {
@@ -116,7 +125,11 @@ def overlay(variant: str, run_id: str, objects: Iterable[dict[str, Any]]) -> dic
                 ],
             }
         ],
-        "patches": _registry_patches(objects, run_id),
+        "patches": _registry_patches(listed, run_id),
+        "sortOptions": {
+            "order": "legacy",
+            "legacySortOptions": {"orderFirst": list(ORDER_FIRST), "orderLast": []},
+        },
     }
 
 

@@ -17,6 +17,7 @@ from tandem.run.kube import Ask, CannotTell
 Object = dict[str, Any]
 
 _SYNC = "install the platform: helmfile sync (the local cluster), helmfile -e prod sync (yours)"
+_TOPOLOGY = "kai.scheduler/topology"
 _KAI_FIX = (
     "install KAI: helmfile -e prod sync (-e kind, -e nvkind; locally a bundle that has KAI); or"
     " take a variant with components/scheduler-default, such as monolithic-rayjob"
@@ -47,6 +48,7 @@ def needs_of(objects: Iterable[Object]) -> list[Need]:
             path = f"/api/v1/namespaces/{namespace}"
             needs.append(Need(f"namespace {namespace} is missing", _SYNC, path))
         needs += [*_queue(obj["metadata"]), *_role(obj, namespace, roles)]
+        needs += [*_group(obj), *_topologies(obj)]
         for pod in pods_of(obj):
             needs += [
                 *_scheduler(pod),
@@ -91,12 +93,40 @@ def _is_kai(deployment: Object) -> bool:
 
 
 def _queue(metadata: Object) -> list[Need]:
-    queue = (metadata.get("labels") or {}).get(QUEUE_LABEL)
+    return _queue_named((metadata.get("labels") or {}).get(QUEUE_LABEL))
+
+
+def _queue_named(queue: str | None) -> list[Need]:
     if not queue:
         return []
     fix = f"{_SYNC}: with KAI it makes the queues; or name one of: kubectl get queues"
     path = f"/apis/scheduling.run.ai/v2/queues/{queue}"
     return [Need(f"queue {queue} is missing", fix, path)]
+
+
+def _group(obj: Object) -> list[Need]:
+    """Of a PodGroup the queue in its spec is what counts."""
+    return _queue_named(obj["spec"].get("queue")) if obj["kind"] == "PodGroup" else []
+
+
+def _topologies(obj: Object) -> list[Need]:
+    """KAI places no pod that is to be near others by a Topology that is not there."""
+    spec = obj.get("spec") or {}
+    named: list[str | None] = []
+    if obj["kind"] == "PodGroup":
+        places = (spec, *spec.get("subGroups", []))
+        named = [(each.get("topologyConstraint") or {}).get("topology") for each in places]
+    else:
+        jobs = spec["replicatedJobs"] if obj["kind"] == "JobSet" else []
+        metadata = [pod.metadata for pod in pods_of(obj)]
+        metadata += [obj["metadata"], *(job["template"].get("metadata") or {} for job in jobs)]
+        named = [(each.get("annotations") or {}).get(_TOPOLOGY) for each in metadata]
+    fix = f"{_SYNC}, with it in rl-platform's `topologies`; or leave the topology component out"
+    return [
+        Need(f"Topology {name} is missing", fix, f"/apis/kai.scheduler/v1alpha1/topologies/{name}")
+        for name in named
+        if name
+    ]
 
 
 def _role(obj: Object, namespace: str, brought: set[str]) -> list[Need]:

@@ -22,7 +22,7 @@ from tandem.tools.catalogue import go_modules
 from tandem.yamls import load_all
 from tandem_common.kube.resources import JOBS, JOBSETS, RAYJOBS
 
-#: Component of variants that only the KAI scheduler can place.
+#: Folder of the components of variants that only the KAI scheduler can place.
 GANG_COMPONENT = "gang-kai"
 
 
@@ -54,8 +54,9 @@ def _listed(folder: Path, field: str) -> list[str]:
 
 
 def components_of(variant: str) -> list[str]:
-    """Return the names of the components that an overlay lists; needs no tool."""
-    return [path.rpartition("/")[2] for path in _listed(OVERLAYS / variant, "components")]
+    """Return the paths of the components that an overlay lists; needs no tool."""
+    folder = "/components/"
+    return [path.partition(folder)[2] for path in _listed(OVERLAYS / variant, "components")]
 
 
 def kinds_of(folder: Path) -> set[str]:
@@ -91,7 +92,8 @@ def require_followable(variant: str) -> None:
 def _gang_without_kai(variant: str) -> list[Problem]:
     """Return why a variant for KAI cannot run on a host cluster that is still to be made."""
     # Of a cluster that is up, the run's own check knows more.
-    if KUBECONFIG.is_file() or GANG_COMPONENT not in components_of(variant):
+    gang = any(path.partition("/")[0] == GANG_COMPONENT for path in components_of(variant))
+    if KUBECONFIG.is_file() or not gang:
         return []
     kai = kai_of(Layout())
     if kai.complete:

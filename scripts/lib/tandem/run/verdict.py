@@ -44,7 +44,8 @@ PATIENCE_SECONDS = 120.0
 UNSEEN_SECONDS = 30.0
 #: … and after this the run is given up: a restart of a scheduler is over by then.
 UNSEEN_PATIENCE_SECONDS = 180.0
-#: Source: KAI's pod-grouper names the PodGroup here when it takes a pod in.
+#: Source: KAI's pod-grouper names the PodGroup here when it takes a pod in; pods of a run that
+#: brings its PodGroup along say so themselves.
 _KAI_GROUP = "pod-group-name"
 _EXIT_CODE = re.compile(r"exit code:? (\d+)")
 #: Exit codes of a program that was ended by SIGKILL or SIGTERM: not its own.
