@@ -36,7 +36,8 @@ class Facts:
     Attributes:
         queues: By name; empty when the cluster's are unknown.
         priorities: Values of PriorityClasses by name, without KAI's own.
-        topologies: Labels of nodes by Topology, from the widest level to the narrowest.
+        topologies: Labels of nodes by Topology, from the widest level to the narrowest; empty
+            when the cluster's are unknown.
         kai: Version of KAI, such as `v0.17.1`.
         chart_values: Values given to KAI's chart, by the file that holds them.
         scheduler_staleness: Staleness grace period of the scheduler, when the platform sets one.
