@@ -8,12 +8,18 @@ RUN_ID ?=
 DETACH ?=
 # 1 = `logs` goes on until the run has ended.
 FOLLOW ?=
-# text or json, for `run` and `status`.
+# text or json, for `explain`, `run` and `status`.
 OUTPUT ?= text
+# `explain` looks at these nodes too: a file (kubectl get nodes -o json), or cluster.
+NODES ?=
 
 .PHONY: demo
 demo: system .venv/.ready ## bare checkout -> cluster -> platform -> a finished training run
 	@$(PY) -m tandem.run.demo --variant $(VARIANT) --provider $(PROVIDER)
+
+.PHONY: explain
+explain: .venv/.ready ## which gangs KAI makes of a variant, its traps, whether it fits (NODES=)
+	@$(PY) -m tandem.explain $(VARIANT) $(addprefix --nodes ,$(NODES)) --output $(OUTPUT)
 
 .PHONY: run
 run: .venv/.ready ## a run of its own, followed to its end (VARIANT= RUN_ID= DETACH=1)

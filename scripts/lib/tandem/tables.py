@@ -1,6 +1,9 @@
-"""Tables of the sidecars' READMEs, printed from the settings that the programs read.
+"""Tables of READMEs, printed from what they tell of.
 
-A README says where each goes: between `<!-- environment of ClassName -->` and `<!-- end -->`.
+Those of the sidecars come from the settings that the programs read; a README says where each
+goes: between `<!-- environment of ClassName -->` and `<!-- end -->`. That of the gangs, in
+kustomize/README.md between `<!-- gangs -->` and `<!-- end -->`, comes from the variants as they
+render and the model of KAI's grouping.
 """
 
 from __future__ import annotations
@@ -8,22 +11,29 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tandem.cli import Parser
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
+from tandem.explain.inputs import read_facts
+from tandem.explain.report import report_of
+from tandem.explain.table import gang_table
 from tandem.paths import ROOT
+from tandem.render import KUSTOMIZE, render_variant, variants
 from tandem_common.settings import Settings, environment_table
 
 FOLDER = ROOT / "sidecars"
 _TABLE = re.compile(r"(?s)(<!-- environment of (?P<name>\w+) -->\n)(?P<table>.*?)(<!-- end -->)")
+_GANGS = re.compile(r"(?s)(<!-- gangs -->\n)(?P<table>.*?)(<!-- end -->)")
+_LANES = 2
 _EPILOG = """\
 examples:
-  python -m tandem.tables verify     fail on any table that is not as its settings
+  python -m tandem.tables verify     fail on any table that is not as what it tells of
   python -m tandem.tables update     write them
 
-exit codes: 0 ok, 1 a table differs, 2 usage
+exit codes: 0 ok, 1 a table differs, 2 usage, 3 a precondition is not met
 """
 
 
@@ -61,18 +71,49 @@ def readmes(folder: Path = FOLDER) -> Iterator[tuple[Path, str, str]]:
             yield path, text, filled(text, settings_of(path))
 
 
+def gangs() -> str:
+    """Return the table of what forms one gang, a row a variant."""
+    facts = read_facts()
+    names = variants()
+    with ThreadPoolExecutor(_LANES) as pool:
+        rendered = list(pool.map(render_variant, names))
+    return gang_table(
+        report_of(name, objects, facts) for name, objects in zip(names, rendered, strict=True)
+    )
+
+
+def with_gangs(text: str, table: str) -> str:
+    """Return a README with the table of gangs in its place.
+
+    Raises:
+        ValueError: It has no such place, or several.
+    """
+    filled, places = _GANGS.subn(lambda match: f"{match[1]}{table}{match[3]}", text)
+    if places != 1:
+        raise ValueError(f"{places} places for the table of gangs")
+    return filled
+
+
+def every_readme() -> Iterator[tuple[Path, str, str]]:
+    """Yield as `readmes` does, the one with the gangs too."""
+    yield from readmes()
+    path = KUSTOMIZE / "README.md"
+    text = path.read_text(encoding="utf-8")
+    yield path, text, with_gangs(text, gangs())
+
+
 def differences() -> list[Problem]:
     """Return one problem for each README whose tables have drifted."""
     return [
-        Problem(f"{path.relative_to(ROOT)}: a table is not as its settings are", "make update")
-        for path, is_now, should_be in readmes()
+        Problem(f"{path.relative_to(ROOT)}: a table is not as what it tells of", "make update")
+        for path, is_now, should_be in every_readme()
         if is_now != should_be
     ]
 
 
 def update() -> int:
     """Write the tables; return how many files changed."""
-    changed = [(path, wanted) for path, is_now, wanted in readmes() if is_now != wanted]
+    changed = [(path, wanted) for path, is_now, wanted in every_readme() if is_now != wanted]
     for path, wanted in changed:
         path.write_text(wanted, encoding="utf-8")
     return len(changed)
@@ -80,7 +121,7 @@ def update() -> int:
 
 def main() -> int:
     """Run the command line."""
-    parser = Parser("tandem.tables", "Tables of the sidecars' READMEs.", _EPILOG)
+    parser = Parser("tandem.tables", "Tables of READMEs.", _EPILOG)
     parser.add_argument("command", choices=("verify", "update"))
     if parser.parse_args().command == "update":
         console.ok(f"tables: {update()} files changed")
@@ -88,7 +129,7 @@ def main() -> int:
     problems = differences()
     if problems:
         raise UserError(problems, ExitCode.FAILURE)
-    console.ok("tables: as the settings are")
+    console.ok("tables: as what they tell of")
     return ExitCode.OK
 
 

@@ -1,0 +1,162 @@
+"""What the cluster offers to runs: queues, priorities, topologies, which KAI.
+
+Read from values of charts/rl-platform (`queues.tree`, or the older `queues.root` with
+`queues.leaves`) or from the objects that the chart makes, whichever a file holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tandem.explain.quantity import Resources
+
+Object = dict[str, Any]
+
+UNLIMITED = -1
+_KINDS = ("gpu", "cpu", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue; amounts are devices, millicores and 10^6 bytes, -1 without a limit."""
+
+    name: str
+    parent: str | None
+    quota: Resources
+    limit: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a report needs to know beside the objects.
+
+    Attributes:
+        queues: By name; empty when the cluster's are unknown.
+        priorities: Values of PriorityClasses by name, without KAI's own.
+        topologies: Labels of nodes by Topology, from the widest level to the narrowest; empty
+            when the cluster's are unknown.
+        kai: Version of KAI, such as `v0.17.1`.
+        chart_values: Values given to KAI's chart, by the file that holds them.
+        scheduler_staleness: Staleness grace period of the scheduler, when the platform sets one.
+    """
+
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kai: str = ""
+    chart_values: Mapping[str, Object] = field(default_factory=dict)
+    scheduler_staleness: str | None = None
+
+    @property
+    def leaves(self) -> list[str]:
+        """The queues that take pods."""
+        parents = {queue.parent for queue in self.queues.values()}
+        return sorted(
+            name for name, queue in self.queues.items() if queue.parent and name not in parents
+        )
+
+    def path(self, name: str) -> list[Queue]:
+        """Return a queue and those above it, itself first; empty for an unknown one."""
+        found: list[Queue] = []
+        while (queue := self.queues.get(name)) is not None and queue not in found:
+            found.append(queue)
+            name = queue.parent or ""
+        return found
+
+    @property
+    def kai_version(self) -> tuple[int, int, int]:
+        """The version as numbers.
+
+        Raises:
+            ValueError: It is none.
+        """
+        return version_of(self.kai)
+
+
+def version_of(text: str) -> tuple[int, int, int]:
+    """Return a version such as `v0.17.1` as numbers.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = re.fullmatch(r"v?(\d+)\.(\d+)\.(\d+)(?:[-+].*)?", text)
+    if match is None:
+        raise ValueError(f"{text!r} is no version such as v0.17.1")
+    return int(match[1]), int(match[2]), int(match[3])
+
+
+def _amounts(table: Mapping[str, Any]) -> Resources:
+    # What is not written is not checked: only the cluster knows what it makes of it.
+    gpu, cpu, memory = (int(table.get(kind, UNLIMITED)) for kind in _KINDS)
+    return Resources(gpu, cpu, memory)
+
+
+def _queues_of_values(queues: Object) -> Iterator[Queue]:
+    entries = [dict(each) for each in queues.get("tree") or []]
+    if "root" in queues:
+        root = queues["root"]
+        entries.append(root)
+        entries += [{"parent": root["name"], **leaf} for leaf in queues.get("leaves") or []]
+    for each in entries:
+        yield Queue(
+            each["name"], each.get("parent"),
+            _amounts(each.get("quota") or {}), _amounts(each.get("limit") or {}),
+        )  # fmt: skip
+
+
+def _of_values(values: Object) -> Facts:
+    topologies = values.get("topologies") or {}
+    return Facts(
+        queues={each.name: each for each in _queues_of_values(values.get("queues") or {})},
+        priorities={
+            each["name"]: int(each["value"]) for each in values.get("priorityClasses") or []
+        },
+        topologies={
+            name: tuple(each.get("levels") or ())
+            for name, each in topologies.items()
+            if each.get("enabled", True)
+        },
+    )
+
+
+def _queue_of(obj: Object) -> Queue:
+    spec = obj.get("spec") or {}
+    resources = spec.get("resources") or {}
+    quota, limit = (
+        _amounts({kind: each[what] for kind, each in resources.items() if what in each})
+        for what in ("quota", "limit")
+    )
+    return Queue(obj["metadata"]["name"], spec.get("parentQueue"), quota, limit)
+
+
+def _of_objects(objects: list[Object]) -> Facts:
+    def named(kind: str) -> Iterator[tuple[str, Object]]:
+        return ((obj["metadata"]["name"], obj) for obj in objects if obj.get("kind") == kind)
+
+    shards = (obj.get("spec") or {} for _, obj in named("SchedulingShard"))
+    graces = [(spec.get("args") or {}).get("default-staleness-grace-period") for spec in shards]
+    return Facts(
+        queues={name: _queue_of(obj) for name, obj in named("Queue")},
+        priorities={name: int(obj["value"]) for name, obj in named("PriorityClass")},
+        topologies={
+            name: tuple(level["nodeLabel"] for level in obj["spec"]["levels"])
+            for name, obj in named("Topology")
+        },
+        scheduler_staleness=next((grace for grace in graces if grace), None),
+    )
+
+
+def read_platform(documents: Iterable[Object]) -> Facts:
+    """Return what a file says of the platform: chart values, or objects.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It is neither.
+    """
+    found = list(documents)
+    objects = [each for each in found if "kind" in each and "metadata" in each]
+    if objects:
+        return _of_objects(objects)
+    return _of_values(found[0]) if found else Facts()
