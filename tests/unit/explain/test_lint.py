@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from support.kai_objects import PLATFORM, facts
+from support.kai_objects import (
+    PLATFORM,
+    facts,
+    jobset,
+    member,
+    podgroup,
+    replicated_job,
+    template,
+    workload,
+)
 from tandem.explain.facts import Facts, read_platform
 from tandem.explain.findings import Finding, Subject
 from tandem.explain.lint import RULES, lint
@@ -116,3 +125,16 @@ def test_errors_come_first() -> None:
               for finding in findings_in(path)]  # fmt: skip
     assert levels == sorted(levels)
     assert "error" in levels
+
+
+def test_a_leaf_that_writes_no_minimum_has_none() -> None:
+    objects = (podgroup({"name": "w"}, minSubGroup=1), workload("Job", member("w", 8)))
+    grouping = group_pods(objects, {})
+    [finding] = lint(Subject(objects, grouping, facts()))
+    assert finding.rule == "minimum-below-pods"
+    assert finding.what == "0 of 1 pods are enough to start"
+
+
+def test_completions_without_parallelism_come_one_by_one() -> None:
+    objects = (jobset(replicated_job("w", template(8), completions=3)),)
+    assert lint(Subject(objects, group_pods(objects, {}), facts())) == []

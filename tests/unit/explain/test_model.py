@@ -161,6 +161,7 @@ def test_each_pod_of_a_deployment_is_a_gang_of_its_own() -> None:
     group = the_group(workload("Deployment", template(2), replicas=3))
     assert (group.copies, group.pod_count, group.gpus) == (3, 3, 6)
     assert group.root.needed().gpu == 2
+    assert the_group(workload("Deployment", template(2))).copies == 1
     group = the_group(workload("StatefulSet", template(2), replicas=3))
     assert (group.copies, group.root.min_members, group.pod_count) == (1, 1, 3)
 

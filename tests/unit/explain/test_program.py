@@ -65,8 +65,8 @@ def test_a_run_in_a_tree(
         "  queue low-prio < tandem; priority rl-head or rl-worker; preemptible",
         "  starts with 16 GPUs, 3 cores, 3.0 GB",
         "  all of 2 subgroups",
-        "  ├─ headgroup  1 of 1 pod     RayCluster/rl headgroup",
-        "  └─ workers    2 of 2 pods    RayCluster/rl workers: 8 GPUs each",
+        "  ├─ headgroup  1 of 1 pod   RayCluster/rl headgroup",
+        "  └─ workers    2 of 2 pods  RayCluster/rl workers: 8 GPUs each",
         "  Job/job: 1 pod, default-scheduler",
         "fits, as far as queues tell",
     ):
@@ -209,6 +209,9 @@ def test_equal_replicas_are_one_line() -> None:
     said = text(wide())
     assert len(re.findall(r"-replica-0 … 63", said)) == 1
     assert "-replica-1 " not in said
+    narrow = jobset(replicated_job("w", template(8), replicas=64))
+    line = "└─ w-replica-0 … 63  1 of 1 pod each  JobSet/mono w: 8 GPUs each"
+    assert line in text(report_of("narrow", [narrow], inputs.read_facts()))
     rows = [line for line in said.splitlines() if "─ " in line]
     # Three replicatedJobs with a leaf each, and the head of the RayCluster.
     assert len(rows) == 7

@@ -17,6 +17,8 @@ from tandem.explain.quantity import Resources, parse, resources_of
         ("1", "1"), (2, "2"), (0.5, "0.5"), ("500m", "0.5"), ("4Gi", str(4 * 2**30)),
         ("1e3", "1000"), ("2k", "2000"), ("3M", "3000000"), ("1Ki", "1024"), ("250u", "0.00025"),
         ("1E", str(10**18)),
+        ("1n", "1E-9"), ("1G", str(10**9)), ("1T", str(10**12)), ("1P", str(10**15)),
+        ("1Mi", str(2**20)), ("1Ti", str(2**40)), ("1Pi", str(2**50)), ("1Ei", str(2**60)),
     ],
 )  # fmt: skip
 def test_quantities(text: str | float, expected: str) -> None:
@@ -33,6 +35,7 @@ def test_amounts_are_in_the_units_of_queues_and_rounded_up() -> None:
     found = resources_of({"nvidia.com/gpu": "8", "cpu": "1500m", "memory": "1Gi", "other": "x"})
     assert found == Resources(gpu=8, cpu=1500, memory=1074)
     assert resources_of({"cpu": "0.1m"}) == Resources(cpu=1)
+    assert resources_of({}) == Resources(0, 0, 0)
 
 
 def test_how_often_one_amount_goes_into_another() -> None:

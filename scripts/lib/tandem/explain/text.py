@@ -67,13 +67,16 @@ def _shape(node: SubGroup) -> object:
     )  # fmt: skip
 
 
+_TO = " … "
+
+
 def _merged(nodes: Sequence[SubGroup]) -> list[tuple[str, SubGroup]]:
-    """Return nodes with their names, equal neighbours without children as one."""
+    """Return nodes with their names; equal neighbours without children are one `a-0 … 63`."""
     found = []
     for _, same in groupby(nodes, key=lambda node: node.name if node.children else _shape(node)):
         equal = list(same)
         first, last = equal[0].name, equal[-1].name
-        name = first if len(equal) == 1 else f"{first} … {last.rpartition('-')[2]}"
+        name = first if len(equal) == 1 else f"{first}{_TO}{last.rpartition('-')[2]}"
         found.append((name, equal[0]))
     return found
 
@@ -88,20 +91,19 @@ def _rows(nodes: Sequence[SubGroup], indent: str = "") -> Iterator[tuple[str, Su
 
 
 def _tree(group: PodGroup) -> Iterator[str]:
-    rows = list(_rows(group.root.children))
-    wide = max((len(name) for name, _ in rows), default=0)
+    root, rows = group.root, list(_rows(group.root.children))
     if not rows:
-        line = f"{_minimum(group.root)}  {_pods(group.root)}{_placement(group.root.placement)}"
-        yield from _wrapped(line, "  ", "    ")
+        yield from _wrapped(f"{_minimum(root)}  {_pods(root)}{_placement(root.placement)}", "  ")
         return
-    yield from _wrapped(f"{_minimum(group.root)}{_placement(group.root.placement)}", "  ", "    ")
-    for name, node in rows:
-        minimum, pods, place = _minimum(node), _pods(node), _placement(node.placement)
-        line = f"  {name:<{wide}}  {minimum:<14} {pods}".rstrip()
-        if len(line) + len(place) <= WIDTH:
-            yield line + place
-        else:
-            yield from _wrapped(line + place, "", "      ")
+    yield from _wrapped(f"{_minimum(root)}{_placement(root.placement)}", "  ", "    ")
+    minimums = [_minimum(node) + (" each" if _TO in name else "") for name, node in rows]
+    names_wide = max(len(name) for name, _ in rows)
+    # Only leaves have pods to their right.
+    leaves_wide = max(len(each) for each, (_, node) in zip(minimums, rows, strict=True)
+                      if not node.children)  # fmt: skip
+    for minimum, (name, node) in zip(minimums, rows, strict=True):
+        line = f"  {name:<{names_wide}}  {minimum:<{leaves_wide}}  {_pods(node)}".rstrip()
+        yield from _wrapped(line + _placement(node.placement), "", "      ")
 
 
 def _queue(group: PodGroup, facts: Facts) -> str:
