@@ -29,9 +29,7 @@ GANGS = {
         }
     },
     "prod-disagg-rayclusters": {
-        "RayCluster/rl": {"headgroup": 1, "workers": 1},
-        "RayCluster/gym": {"headgroup": 1},
-        "Job/driver": {},
+        "PodGroup/gang": {"rl-head": 1, "rl-workers": 1, "gym-head": 1, "driver": 1},
     },
 }  # fmt: skip
 
@@ -83,10 +81,8 @@ def test_a_gang_has_the_gpus_of_its_workers_and_watchers_stay_outside(variant: s
 
 @pytest.mark.parametrize("variant", variants())
 def test_no_variant_walks_into_a_trap(variant: str) -> None:
-    warnings = {finding.rule for finding in report(variant).findings}
     assert report(variant).errors == []
-    # Two RayClusters and a Job are three gangs, as long as no PodGroup holds them together.
-    assert warnings <= ({"several-gangs"} if variant == "prod-disagg-rayclusters" else set())
+    assert {finding.rule for finding in report(variant).findings} == set()
 
 
 def test_the_program_explains_a_variant_by_its_name() -> None:
