@@ -138,3 +138,10 @@ def test_a_leaf_that_writes_no_minimum_has_none() -> None:
 def test_completions_without_parallelism_come_one_by_one() -> None:
     objects = (jobset(replicated_job("w", template(8), completions=3)),)
     assert lint(Subject(objects, group_pods(objects, {}), facts())) == []
+
+
+def test_pods_of_another_scheduler_may_come_before_a_podgroup_that_they_name() -> None:
+    other = workload("Job", member("w", scheduler="default-scheduler"))
+    objects = (other, podgroup({"name": "w", "minMember": 1}, minSubGroup=1))
+    found = lint(Subject(objects, group_pods(objects, {}), facts()))
+    assert [finding.rule for finding in found] == ["subgroup-empty"]

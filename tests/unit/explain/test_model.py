@@ -97,6 +97,7 @@ def test_an_annotation_on_a_replicated_job_sets_the_minimum_of_its_replicas() ->
         ({"replicas": 4, "minReplicas": 4}, 4),
         ({"replicas": 4, "minReplicas": 1}, 1),
         ({"replicas": 4, "minReplicas": 0}, 4),
+        ({"replicas": 4}, 4),
         ({"replicas": 2, "minReplicas": 1, "numOfHosts": 3}, 3),
         ({"replicas": 2, "minReplicas": 0, "numOfHosts": 3}, 6),
     ],
