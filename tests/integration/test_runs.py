@@ -25,10 +25,11 @@ from tandem.run import remove as removing
 from tandem.run import stop as stopping
 from tandem.run.identity import drop_overlay, write_overlay
 from tandem.run.kube import get, kubectl
-from tandem.run.remove import remove_all, things_of
-from tandem.run.shapes import ROLE_LABEL
+from tandem.run.remove import remove_all, remove_leftovers, things_of
+from tandem.run.shapes import ROLE_LABEL, Run
 from tandem.run.start import _claim, make_room
 from tandem.run.status import top_in
+from tandem_common.kube.resources import JOBSETS
 
 pytestmark = pytest.mark.api_server
 
@@ -274,3 +275,29 @@ def test_a_wrong_id_is_usage_and_an_unknown_one_a_precondition(namespace: str) -
         assert done.stdout == ""
     named = runs_program("--namespace", namespace, "stop", timeout=60)
     assert "make stop RUN_ID=<id>" in named.stderr
+
+
+def test_an_ended_jobset_keeps_its_verdict_and_neither_service_nor_registry(namespace: str) -> None:
+    pod = {"containers": [{"name": "driver", "image": "x"}], "restartPolicy": "Never"}
+    jobs = [{"name": "driver", "replicas": 1, "template": {"spec": {"template": {"spec": pod}}}}]
+    apply(
+        namespace,
+        {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+         "metadata": {"name": "run-a7", "labels": labelled("a7")},
+         "spec": {"replicatedJobs": jobs}},
+        configmap(object_name("a7")),
+    )  # fmt: skip
+    made = get("jobset", namespace, name="run-a7")
+    assert made is not None
+    uid = made["metadata"]["uid"]
+    owner = {"apiVersion": made["apiVersion"], "kind": "JobSet", "name": "run-a7", "uid": uid}
+    for name, owners in (("run-a7", [owner]), ("of-another", [])):
+        apply(namespace, {
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "ownerReferences": owners},
+            "spec": {"clusterIP": "None", "selector": {"a": "b"}},
+        })  # fmt: skip
+    remove_leftovers(Run(namespace, "a7", JOBSETS, "run-a7", uid))
+    assert left_of(namespace, "a7") == ["jobset.jobset.x-k8s.io/run-a7"]
+    services = (get("services", namespace, selector="") or {"items": []})["items"]
+    assert [each["metadata"]["name"] for each in services] == ["of-another"]

@@ -16,7 +16,8 @@ Object = dict[str, Any]
 KAI = "kai-scheduler"
 QUEUE_LABEL = "kai.scheduler/queue"
 RUN_LABEL = "tandem.dev/run-id"
-#: By which a pod is in a PodGroup that KAI's pod-grouper did not make.
+#: By which a pod is in a PodGroup. KAI's pod-grouper writes the first one when it takes a pod in;
+#: pods of a run that brings its PodGroup along say so themselves, with the other two.
 GROUP_ANNOTATION = "pod-group-name"
 SKIP_ANNOTATION = "kai.scheduler/skip-podgrouper"
 SUBGROUP_LABEL = "kai.scheduler/subgroup-name"

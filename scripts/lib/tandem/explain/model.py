@@ -52,11 +52,15 @@ from tandem.explain.pods import (
     worker_name,
 )
 from tandem.explain.quantity import Resources
-from tandem.policy import QUEUE_LABEL, RUN_LABEL, name_of
+from tandem.policy import (
+    GROUP_ANNOTATION,
+    QUEUE_LABEL,
+    RUN_LABEL,
+    SKIP_ANNOTATION,
+    SUBGROUP_LABEL,
+    name_of,
+)
 
-GROUP_ANNOTATION = "pod-group-name"
-SKIP_ANNOTATION = "kai.scheduler/skip-podgrouper"
-SUBGROUP_LABEL = "kai.scheduler/subgroup-name"
 MINIMUM_ANNOTATION = "kai.scheduler/batch-min-member"
 TOPOLOGY = "kai.scheduler/topology"
 REQUIRED_PLACEMENT = "kai.scheduler/topology-required-placement"

@@ -16,6 +16,7 @@ from typing import Any
 from peer_watcher.convert import VERDICT_ANNOTATION
 from peer_watcher.facts import Outcome
 from peer_watcher.facts import Verdict as WatcherVerdict
+from tandem.policy import GROUP_ANNOTATION
 from tandem.run.shapes import DRIVER, role_of
 from tandem_common.kube.resources import RAYJOBS
 
@@ -44,9 +45,6 @@ PATIENCE_SECONDS = 120.0
 UNSEEN_SECONDS = 30.0
 #: … and after this the run is given up: a restart of a scheduler is over by then.
 UNSEEN_PATIENCE_SECONDS = 180.0
-#: Source: KAI's pod-grouper names the PodGroup here when it takes a pod in; pods of a run that
-#: brings its PodGroup along say so themselves.
-_KAI_GROUP = "pod-group-name"
 _EXIT_CODE = re.compile(r"exit code:? (\d+)")
 #: Exit codes of a program that was ended by SIGKILL or SIGTERM: not its own.
 ENDED_FROM_OUTSIDE = (137, 143)
@@ -244,7 +242,7 @@ def _unseen(pod: Object) -> Iterator[Wait]:
     if spec.get("nodeName") or scheduled or status.get("phase", "Pending") != "Pending":
         return
     name, scheduler = metadata["name"], spec.get("schedulerName", "default-scheduler")
-    group = (metadata.get("annotations") or {}).get(_KAI_GROUP)
+    group = (metadata.get("annotations") or {}).get(GROUP_ANNOTATION)
     if group:
         # A gang waits for its last member or for quota; that may take as long as it likes.
         yield Wait(

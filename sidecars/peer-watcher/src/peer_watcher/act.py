@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from peer_watcher.convert import (
+    JOBSET_LABEL,
     RECORD_ANNOTATION,
     RUN_ID_LABEL,
     VERDICT_ANNOTATION,
@@ -44,8 +45,6 @@ _REPORTER: Final = "tandem.dev/peer-watcher"
 #: The API's own limit for the note of an Event: bytes, whatever its message says.
 _NOTE_BYTES: Final = 1024
 _CALL_SECONDS: Final = 10.0
-#: JobSet puts its name onto all of its pods.
-_JOBSET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
 _OVER: Final = ("Succeeded", "Failed")
 
 Object = dict[str, Any]
@@ -275,7 +274,7 @@ class Actor:
         """Return whether the pods of a JobSet have ended: until then they may write."""
         try:
             pods = self._client.list(
-                PODS, label_selector=f"{_JOBSET_LABEL}={target.ref.name}",
+                PODS, label_selector=f"{JOBSET_LABEL}={target.ref.name}",
                 deadline=Deadline(_CALL_SECONDS),
             )  # fmt: skip
         except KubeError as error:

@@ -34,6 +34,8 @@ VERDICT_ANNOTATION: Final = "tandem.dev/verdict"
 RUN_ID_LABEL: Final = "tandem.dev/run-id"
 #: What the watcher of this object remembers.
 RECORD_ANNOTATION: Final = "tandem.dev/peer-watcher"
+#: JobSet puts its name onto all of its pods.
+JOBSET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
 #: KubeRay's switch for GCS fault tolerance, beside `spec.gcsFaultToleranceOptions`.
 _FT_ANNOTATION: Final = "ray.io/ft-enabled"
 #: The operator is about to start the job's cluster, or to start it again.
@@ -202,8 +204,7 @@ def head_selector(obj: Object, head_job: str) -> str | None:
     if kind in ("RayCluster", "RayJob"):
         return f"ray.io/cluster={name},ray.io/node-type=head" if name else None
     if kind == "JobSet" and head_job:
-        owner, job = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name"
-        return f"{owner}={name},{job}={head_job}"
+        return f"{JOBSET_LABEL}={name},jobset.sigs.k8s.io/replicatedjob-name={head_job}"
     return None
 
 

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tandem.explain.findings import Hit, Rule, Subject
-from tandem.explain.model import (
-    GROUP_ANNOTATION,
-    MINIMUM_ANNOTATION,
-    SKIP_ANNOTATION,
-    SUBGROUP_LABEL,
-    PodGroup,
-    SubGroup,
-    is_pod_group,
-    skipped,
-)
+from tandem.explain.model import MINIMUM_ANNOTATION, PodGroup, SubGroup, is_pod_group, skipped
 from tandem.explain.pods import annotations_of, pod_sets
-from tandem.policy import name_of
+from tandem.policy import GROUP_ANNOTATION, SKIP_ANNOTATION, SUBGROUP_LABEL, name_of
 
 
 def _external(subject: Subject) -> Iterator[PodGroup]:
