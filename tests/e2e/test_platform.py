@@ -41,16 +41,22 @@ POD: dict[str, Any] = {
         }
     ],
 }
+RUN = {"tandem.dev/run-id": "live"}
 JOBSET: dict[str, Any] = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
     "kind": "JobSet",
-    "metadata": {"name": "live", "namespace": "tandem"},
+    "metadata": {"name": "live", "namespace": "tandem", "labels": RUN},
     "spec": {
         "replicatedJobs": [
             {
                 "name": "head",
                 "replicas": 1,
-                "template": {"spec": {"backoffLimit": 0, "template": {"spec": POD}}},
+                "template": {
+                    "spec": {
+                        "backoffLimit": 0,
+                        "template": {"metadata": {"labels": RUN}, "spec": POD},
+                    }
+                },
             }
         ]
     },

@@ -26,14 +26,18 @@ from tandem.yamls import dump, load_all
 pytestmark = pytest.mark.api_server
 
 RELEASES = ("--selector", "name=kuberay-operator", "--selector", "name=rl-platform")
+RUN = {"tandem.dev/run-id": "live"}
 RAYCLUSTER = {
     "apiVersion": "ray.io/v1",
     "kind": "RayCluster",
-    "metadata": {"name": "live", "namespace": "tandem"},
+    "metadata": {"name": "live", "namespace": "tandem", "labels": RUN},
     "spec": {
         "headGroupSpec": {
             "rayStartParams": {},
-            "template": {"spec": {"containers": [{"name": "ray-head", "image": "ray:v1"}]}},
+            "template": {
+                "metadata": {"labels": RUN},
+                "spec": {"containers": [{"name": "ray-head", "image": "ray:v1"}]},
+            },
         }
     },
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.kai_crds import podgroups_served
+from support.kai_crds import FAKE_PODGROUPS, served
 from tandem import crds
 from tandem.paths import ROOT
 from tandem.policy import pods_of
@@ -37,7 +37,7 @@ def platform(kubeconfig: Path) -> Iterator[None]:
     assert kubeconfig.is_file()
     crds.apply(crds.sources("default"))
     run(["helmfile", "--selector", "name=rl-platform", "sync"], timeout=120, cwd=ROOT)
-    with podgroups_served():
+    with served(FAKE_PODGROUPS):
         yield
 
 

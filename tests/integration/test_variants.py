@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.kai_crds import podgroups_served
+from support.kai_crds import FAKE_PODGROUPS, served
 from tandem import crds
 from tandem.paths import ROOT
 from tandem.policy import Pod, pods_of
@@ -30,7 +30,7 @@ def platform(kubeconfig: Path) -> Iterator[None]:
     crds.apply(crds.sources("default"))
     # The production variant's priorities and accounts are the same chart's.
     run(["helmfile", "--selector", "name=rl-platform", "sync"], timeout=120, cwd=ROOT)
-    with podgroups_served():
+    with served(FAKE_PODGROUPS):
         yield
 
 

@@ -18,12 +18,13 @@ COMPONENTS = sorted(
     for path in (KUSTOMIZE / "components").rglob("kustomization.yaml")
     if load_all(path.read_text())[0]["kind"] == "Component"
 )
-#: Components that no variant of ours lists; tests/render/test_run_components.py,
-#: test_claims.py and test_gang.py have them.
+#: Components that no variant of ours lists, or only as a part of another one;
+#: tests/render/test_run_components.py, test_claims.py and test_gang.py have them.
 OFFERED = {
     "components/dra-computedomain",
     "components/endpoint-registry/rayjob",
     "components/gang-kai/rayclusters/follow",
+    "components/gang-kai/watcher",
     "components/name-references",
     "components/peer-watcher/rayjob",
     "components/rdma-roce",

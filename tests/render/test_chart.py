@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def test_lint_is_clean(queues: str) -> None:
         ("queues.tree[0].parrent=x", "parrent"),
         ("queues.tree=null", "tree"),
         ("queues.runs=null", "runs"),
+        ("queues.namespaces.team-b=low-prio", "namespaces/team-b"),
+        ("limits.gpusPerNode=-1", "gpusPerNode"),
+        ("admission.queueOf=some", "queueOf"),
+        ("admission.failurePolicy=Deny", "failurePolicy"),
+        ("admission.validationActions[0]=Refuse", "validationActions/0"),
         ("topologies.rack.levels[0]=no label", "levels/0"),
         ("sharedRoles.peer-watcher[0].verbs[0]=*", "verbs"),
         ("sharedRoles.peer-watcher[0].resources[0]=*", "resources"),
@@ -200,6 +206,26 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         tree(queue("top"), queue("leaf", "top"), runs=("leave",)),
         ("queues.runs[0]: leave is no queue", "name one of: leaf"),
     ),
+    "a namespace of no queue": (
+        {"queues": {"namespaces": {"team-b": ["low-prio", "nope"]}}},
+        ("queues.namespaces.team-b[1]: nope is no queue", "name one of: high-prio, low-prio"),
+    ),
+    "a namespace of a parent": (
+        {"queues": {"namespaces": {"team-b": ["research"]}}},
+        ("queues.namespaces.team-b[0]: research is the parent of high-prio, low-prio",),
+    ),
+    "the namespace of the chart's own": (
+        {"queues": {"namespaces": {"tandem": ["low-prio"]}}},
+        ("queues.namespaces.tandem: it is the namespace", "queues.runs"),
+    ),
+    "a namespace of the cluster itself": (
+        {"queues": {"namespaces": {"kube-system": ["low-prio"]}}},
+        ("queues.namespaces.kube-system: pods of the cluster", "a namespace of theirs"),
+    ),
+    "refusing and warning": (
+        {"admission": {"validationActions": ["Deny", "Warn"]}},
+        ("admission.validationActions: Deny, Warn", "either Deny or Warn"),
+    ),
     "hosts above what they are in": (
         {"topologies": {"rack": {"levels": ["kubernetes.io/hostname", "example.com/rack"]}}},
         ("topologies.rack.levels[0]: kubernetes.io/hostname", "above example.com/rack", "last"),
@@ -264,3 +290,60 @@ def test_topologies_go_from_wide_to_narrow_and_can_be_switched_off() -> None:
         "rack": ["topology.kubernetes.io/rack", hosts],
     }
     assert set(levels(*kai, "--set", "topologies.rack.enabled=false")) == {"gb300"}
+
+
+def admission(*words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the policy and the binding of runs."""
+    objects = load_all(helm("template", "x", str(CHART), *words))
+    [policy] = (o for o in objects if o["kind"] == "ValidatingAdmissionPolicy")
+    [binding] = (o for o in objects if o["kind"] == "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    return policy, binding
+
+
+def faults_looked_for(*words: str) -> set[str]:
+    """Return the rules that the policy has; each is of the object, and of the one before."""
+    policy, _ = admission(*words)
+    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    found = [
+        set(re.findall(r'"([a-z-]+): " \+', variables[name])) for name in ("faults", "faultsBefore")
+    ]
+    assert found[0] == found[1]
+    return found[0]
+
+
+QUEUES = {"queue-missing", "queue-unknown", "queue-not-a-leaf", "queue-not-of-namespace"}
+KAI = ("--set", "queues.enabled=true")
+
+
+@pytest.mark.parametrize(
+    ("words", "rules"),
+    [
+        ((), set()),
+        (("--set", "limits.gpusPerNode=8"), {"no-node-for-pod"}),
+        (KAI, {*QUEUES, "gpus-outside-queues", "unknown-topology"}),
+        ((*KAI, "--set", "admission.queueOf=kai"), {*QUEUES, "unknown-topology"}),
+        ((*KAI, "--set", "admission.topologies=false"), {*QUEUES, "gpus-outside-queues"}),
+    ],
+)
+def test_the_api_server_looks_for_what_the_values_tell_of(
+    words: tuple[str, ...], rules: set[str]
+) -> None:
+    # The run's id always: that needs nothing of the cluster.
+    assert faults_looked_for(*words) == {"run-id-missing", *rules}
+
+
+def test_admission_holds_the_namespaces_that_have_a_list() -> None:
+    policy, binding = admission(*KAI, "--set", "queues.namespaces.team-b={low-prio}")
+    assert binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"] == [
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["tandem", "team-b"]}
+    ]
+    assert binding["spec"]["validationActions"] == ["Deny"]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+
+
+def test_admission_can_be_tried_and_switched_off() -> None:
+    _, binding = admission("--set", "admission.validationActions={Warn,Audit}")
+    assert binding["spec"]["validationActions"] == ["Warn", "Audit"]
+    objects = load_all(helm("template", "x", str(CHART), "--set", "admission.enabled=false"))
+    assert not [o for o in objects if o["kind"].startswith("Validating")]

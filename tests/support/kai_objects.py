@@ -10,14 +10,21 @@ Object = dict[str, Any]
 
 #: A tree with a leaf without limits, one without a quota of GPUs, and one that is small.
 PLATFORM: Object = {
+    "namespace": "tandem",
     "priorityClasses": [{"name": "rl-head", "value": 60}, {"name": "rl-worker", "value": 50}],
     "queues": {
-        "root": {"name": "tandem"},
-        "leaves": [
-            {"name": "high-prio", "quota": {"gpu": -1, "cpu": -1, "memory": -1}},
-            {"name": "low-prio", "quota": {"gpu": 0, "cpu": -1, "memory": -1}},
+        "runs": ["high-prio", "low-prio", "small"],
+        "namespaces": {"team-b": ["low-prio", "small"]},
+        "tree": [
+            {"name": "tandem"},
             {
-                "name": "small", "quota": {"gpu": 8, "cpu": 4000, "memory": 9000},
+                "name": "high-prio", "parent": "tandem",
+                "quota": {"gpu": -1, "cpu": -1, "memory": -1},
+            },
+            {"name": "low-prio", "parent": "tandem", "quota": {"gpu": 0, "cpu": -1, "memory": -1}},
+            {
+                "name": "small", "parent": "tandem",
+                "quota": {"gpu": 8, "cpu": 4000, "memory": 9000},
                 "limit": {"gpu": 16, "cpu": 8000, "memory": 18000},
             },
         ],

@@ -82,8 +82,9 @@ the value, the value, what it breaks and how to mend it. Amounts of -1 are witho
   {{- if and .parent (not (hasKey $children .name)) }}{{ $leaves = append $leaves .name }}{{ end -}}
 {{- end -}}
 {{- $leaves = $leaves | uniq | sortAlpha | join ", " | default "none" -}}
-{{- range $at, $name := .Values.queues.runs -}}
-  {{- $path := printf "queues.runs[%d]" $at -}}
+{{- range $place, $names := merge (dict "runs" .Values.queues.runs) (include "rl-platform.placed" . | fromYaml) -}}
+{{- range $at, $name := $names -}}
+  {{- $path := printf "queues.%s[%d]" $place $at -}}
   {{- if not (hasKey $known $name) -}}
     {{- $faults = append $faults (printf "%s: %s is no queue of the tree; runs need a leaf; name one of: %s" $path $name $leaves) -}}
   {{- else if hasKey $children $name -}}
@@ -92,6 +93,17 @@ the value, the value, what it breaks and how to mend it. Amounts of -1 are witho
   {{- else if not (index $known $name).parent -}}
     {{- $faults = append $faults (printf "%s: %s has no parent; KAI leaves pods of a root Pending; name one of the leaves (%s), or give it a parent" $path $name $leaves) -}}
   {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $queues := .Values.queues.namespaces -}}
+  {{- if eq $name $.Values.namespace -}}
+    {{- $faults = append $faults (printf "queues.namespaces.%s: it is the namespace of the chart's own, whose queues are queues.runs; put them there" $name) -}}
+  {{- else if or (eq $name $.Release.Namespace) (hasPrefix "kube-" $name) -}}
+    {{- $faults = append $faults (printf "queues.namespaces.%s: pods of the cluster itself are in it, which are no runs and would be refused; give the runs a namespace of theirs" $name) -}}
+  {{- end -}}
+{{- end -}}
+{{- if and (has "Deny" .Values.admission.validationActions) (has "Warn" .Values.admission.validationActions) -}}
+  {{- $faults = append $faults (printf "admission.validationActions: %s: the API server takes either Deny or Warn; write one of them, with or without Audit" (.Values.admission.validationActions | join ", ")) -}}
 {{- end -}}
 
 {{- range $name, $topology := .Values.topologies -}}
@@ -105,6 +117,13 @@ the value, the value, what it breaks and how to mend it. Amounts of -1 are witho
 {{- if $faults -}}
   {{- fail (printf "\n%d of the values mean nothing together:\n  - %s\n" (len $faults) ($faults | join "\n  - ")) -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* Lists of queues by where they are in the values. */ -}}
+{{- define "rl-platform.placed" -}}
+{{- $lists := dict -}}
+{{- range $name, $queues := .Values.queues.namespaces }}{{ $_ := set $lists (print "namespaces." $name) $queues }}{{ end -}}
+{{ $lists | toJson }}
 {{- end -}}
 
 {{- /* A number as a person writes it: 64, not 64.000000 or 6.4e+01. */ -}}

@@ -37,11 +37,6 @@ def test_queues_of_a_tree() -> None:
     assert found.path("gone") == []
 
 
-def test_queues_of_a_root_with_leaves() -> None:
-    found = read_platform([{"queues": {"root": {"name": "r"}, "leaves": [{"name": "a"}]}}])
-    assert found.queues == {"r": Queue("r", None, NONE, NONE), "a": Queue("a", "r", NONE, NONE)}
-
-
 def test_parents_in_a_circle_end() -> None:
     tree = [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]
     found = read_platform([{"queues": {"tree": tree}}])
@@ -54,6 +49,32 @@ def test_topologies_that_are_switched_off_are_not_there() -> None:
     obj = {"kind": "Topology", "metadata": {"name": "rack"}}
     found = read_platform([{**obj, "spec": {"levels": [{"nodeLabel": "a"}, {"nodeLabel": "b"}]}}])
     assert found.topologies == {"rack": ("a", "b")}
+
+
+HELD = {
+    "namespace": "tandem",
+    "queues": {"runs": ["a", "b"], "namespaces": {"team-b": ["b"]}},
+    "limits": {"gpusPerNode": 8},
+}
+
+
+def test_queues_of_namespaces_are_those_that_the_api_server_holds_them_to() -> None:
+    found = read_platform([HELD])
+    assert found.namespaces == {"tandem": ("a", "b"), "team-b": ("b",)}
+    assert found.gpus_per_node == 8
+    free = read_platform([{**HELD, "admission": {"enabled": False}}])
+    assert free.namespaces == {}
+    # The nodes are what they are.
+    assert free.gpus_per_node == 8
+
+
+def test_an_admission_policy_of_others_tells_nothing() -> None:
+    policy = {"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "theirs"}}
+    notes = {"tandem.dev/queues": '{"tandem": ["a"]}', "tandem.dev/gpus-per-node": "4"}
+    ours = {**policy, "metadata": {"name": "ours", "annotations": notes}}
+    found = read_platform([policy, ours])
+    assert (found.namespaces, found.gpus_per_node) == ({"tandem": ("a",)}, 4)
+    assert read_platform([policy]).namespaces == {}
 
 
 @pytest.mark.parametrize(

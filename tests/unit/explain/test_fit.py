@@ -216,3 +216,14 @@ def test_topologies_and_levels_that_are_not_there(changes: dict[str, str], what:
 def test_what_is_no_list_of_nodes_is_refused(document: Any) -> None:
     with pytest.raises(ValueError, match=r"it is no list|there are no nodes|it holds a Pod"):
         read_nodes(document)
+
+
+def test_more_gpus_than_the_largest_node_has_are_told_without_nodes() -> None:
+    [finding] = found(cluster(2), limits={"gpusPerNode": 4})
+    assert finding.rule == "no-node-for-pod"
+    assert finding.place == "RayCluster/rl spec.workerGroupSpecs[0].template"
+    assert finding.what == "a pod of workers asks for 8 GPUs; the most that a node has is 4"
+    assert found(cluster(2), limits={"gpusPerNode": 8}) == []
+    # 0 is not known; and real nodes know better.
+    assert found(cluster(2), limits={"gpusPerNode": 0}) == []
+    assert found(cluster(2), on=nodes(2), limits={"gpusPerNode": 4}) == []

@@ -1,11 +1,12 @@
 """What the cluster offers to runs: queues, priorities, topologies, which KAI.
 
-Read from values of charts/rl-platform (`queues.tree`, or the older `queues.root` with
-`queues.leaves`) or from the objects that the chart makes, whichever a file holds.
+Read from values of charts/rl-platform or from the objects that the chart makes, whichever a
+file holds.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ Object = dict[str, Any]
 
 UNLIMITED = -1
 _KINDS = ("gpu", "cpu", "memory")
+_POLICY = "ValidatingAdmissionPolicy"
+#: On the chart's admission policy: what it holds namespaces to, and the GPUs of the largest node.
+_QUEUES_ANNOTATION = "tandem.dev/queues"
+_GPUS_ANNOTATION = "tandem.dev/gpus-per-node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Facts:
         priorities: Values of PriorityClasses by name, without KAI's own.
         topologies: Labels of nodes by Topology, from the widest level to the narrowest; empty
             when the cluster's are unknown.
+        namespaces: The leaves that a namespace may name, where the API server holds it to them.
+        gpus_per_node: GPUs of the largest node; 0 when unknown.
         kai: Version of KAI, such as `v0.17.1`.
         chart_values: Values given to KAI's chart, by the file that holds them.
         scheduler_staleness: Staleness grace period of the scheduler, when the platform sets one.
@@ -46,6 +53,8 @@ class Facts:
     queues: Mapping[str, Queue] = field(default_factory=dict)
     priorities: Mapping[str, int] = field(default_factory=dict)
     topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gpus_per_node: int = 0
     kai: str = ""
     chart_values: Mapping[str, Object] = field(default_factory=dict)
     scheduler_staleness: str | None = None
@@ -95,22 +104,25 @@ def _amounts(table: Mapping[str, Any]) -> Resources:
 
 
 def _queues_of_values(queues: Object) -> Iterator[Queue]:
-    entries = [dict(each) for each in queues.get("tree") or []]
-    if "root" in queues:
-        root = queues["root"]
-        entries.append(root)
-        entries += [{"parent": root["name"], **leaf} for leaf in queues.get("leaves") or []]
-    for each in entries:
+    for each in queues.get("tree") or []:
         yield Queue(
             each["name"], each.get("parent"),
             _amounts(each.get("quota") or {}), _amounts(each.get("limit") or {}),
         )  # fmt: skip
 
 
+def _lists(namespaces: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(queues) for name, queues in namespaces.items()}
+
+
 def _of_values(values: Object) -> Facts:
-    topologies = values.get("topologies") or {}
+    topologies, queues = values.get("topologies") or {}, values.get("queues") or {}
+    # As in the chart, admission is on unless somebody says otherwise.
+    held = (values.get("admission") or {}).get("enabled", True)
+    named = "namespace" in values and "runs" in queues
+    runs = {values["namespace"]: queues["runs"]} if named else {}
     return Facts(
-        queues={each.name: each for each in _queues_of_values(values.get("queues") or {})},
+        queues={each.name: each for each in _queues_of_values(queues)},
         priorities={
             each["name"]: int(each["value"]) for each in values.get("priorityClasses") or []
         },
@@ -119,6 +131,8 @@ def _of_values(values: Object) -> Facts:
             for name, each in topologies.items()
             if each.get("enabled", True)
         },
+        namespaces=_lists({**runs, **(queues.get("namespaces") or {})}) if held else {},
+        gpus_per_node=int((values.get("limits") or {}).get("gpusPerNode", 0)),
     )
 
 
@@ -137,6 +151,8 @@ def _of_objects(objects: list[Object]) -> Facts:
         return ((obj["metadata"]["name"], obj) for obj in objects if obj.get("kind") == kind)
 
     shards = (obj.get("spec") or {} for _, obj in named("SchedulingShard"))
+    notes = [obj["metadata"].get("annotations") or {} for _, obj in named(_POLICY)]
+    held = next((each for each in notes if _QUEUES_ANNOTATION in each), {})
     graces = [(spec.get("args") or {}).get("default-staleness-grace-period") for spec in shards]
     return Facts(
         queues={name: _queue_of(obj) for name, obj in named("Queue")},
@@ -145,6 +161,8 @@ def _of_objects(objects: list[Object]) -> Facts:
             name: tuple(level["nodeLabel"] for level in obj["spec"]["levels"])
             for name, obj in named("Topology")
         },
+        namespaces=_lists(json.loads(held.get(_QUEUES_ANNOTATION, "{}"))),
+        gpus_per_node=int(held.get(_GPUS_ANNOTATION, 0)),
         scheduler_staleness=next((grace for grace in graces if grace), None),
     )
 

@@ -15,8 +15,10 @@ from tandem.explain.model import Grouping, Placement, PodGroup, SubGroup
 from tandem.explain.nodes import Node
 from tandem.explain.pods import PodSet
 from tandem.explain.quantity import Resources
+from tandem.explain.words import words
 
-#: What each of these means, and what to do: the same words in every finding.
+#: What each of these means, and what to do: the same words in every finding. Those that the API
+#: server says too are in `words`.
 _WORDS: dict[str, tuple[Level, str, str]] = {
     "over-queue-limit": (
         "error", "A queue never gets more than its limit: the gang stays Pending for ever.",
@@ -26,17 +28,9 @@ _WORDS: dict[str, tuple[Level, str, str]] = {
         "warning", "The gang starts with its minimum, and the rest never gets a place.",
         "replicas within the queue's limit",
     ),
-    "no-node-for-pod": (
-        "error", "A pod is never spread over nodes: it stays Pending, and its gang with it.",
-        "ask for what one node has; look at nodeSelector and tolerations as well",
-    ),
     "too-few-nodes": (
         "error", "Not all of the gang's minimum finds a place, even on an empty cluster.",
         "fewer or smaller pods, or more nodes",
-    ),
-    "unknown-topology": (
-        "error", "KAI places no gang whose Topology or level it does not know.",
-        "a Topology of the values of charts/rl-platform, and one of its levels",
     ),
     "no-node-with-level": (
         "error", "A required level that no node is labelled with has no place for the gang.",
@@ -50,6 +44,9 @@ _WORDS: dict[str, tuple[Level, str, str]] = {
 
 
 def _finding(rule: str, place: str, what: str) -> Finding:
+    if rule not in _WORDS:
+        # The API server has the rule as well.
+        return Finding(rule, "error", place, what, words(rule).reason, words(rule).fix)
     level, reason, fix = _WORDS[rule]
     return Finding(rule, level, place, what, reason, fix)
 
@@ -138,20 +135,32 @@ def _pods_on_nodes(group: PodGroup, nodes: Sequence[Node]) -> Iterator[Finding]:
             yield _finding("too-few-nodes", place, what)
 
 
+def _most_gpus(groups: Sequence[PodGroup], facts: Facts) -> Iterator[Finding]:
+    """Yield pods with more GPUs than any node has, as the platform's values tell."""
+    most = facts.gpus_per_node
+    for pods in (pods for group in groups for pods in group.root.all_pods):
+        asked = pods.demand.gpu
+        if most and asked > most:
+            what = words("no-node-for-pod").say("gpus", role=pods.role, gpus=asked, most=most)
+            yield _finding("no-node-for-pod", f"{pods.source} {pods.path}".strip(), what)
+
+
 def _topologies(group: PodGroup, facts: Facts) -> Iterator[Finding]:
     if not facts.topologies:
         return  # Unknown: a platform of before had none among its values.
+    say = words("unknown-topology").say
     for node, placement in _placements(group):
         levels = facts.topologies.get(placement.topology)
         place = f"{group.source} {node.name}"
         if levels is None:
             there = ", ".join(sorted(facts.topologies)) or "none"
-            what = f"no Topology {placement.topology}; there are: {there}"
+            what = say("topology", topology=placement.topology, topologies=there)
             yield _finding("unknown-topology", place, what)
             continue
         for level in filter(None, (placement.required, placement.preferred)):
             if level not in levels:
-                what = f"Topology {placement.topology} has no level {level}: {', '.join(levels)}"
+                there = ", ".join(levels)
+                what = say("level", topology=placement.topology, level=level, levels=there)
                 yield _finding("unknown-topology", place, what)
 
 
@@ -200,6 +209,8 @@ def fit(grouping: Grouping, facts: Facts, nodes: Sequence[Node] | None) -> list[
     """
     groups = grouping.groups
     found = list(_limits(groups, facts))
+    if nodes is None:
+        found += _most_gpus(groups, facts)
     for group in groups:
         found += _topologies(group, facts)
         if nodes is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tandem.explain.facts import UNLIMITED
 from tandem.explain.findings import Hit, Rule, Subject
 from tandem.explain.model import PodGroup
-from tandem.policy import QUEUE_LABEL
+from tandem.explain.pods import pod_sets
+from tandem.explain.words import words
+from tandem.policy import QUEUE_LABEL, RUN_LABEL, name_of
 
 
 def _place(group: PodGroup) -> str:
@@ -18,7 +20,7 @@ def _place(group: PodGroup) -> str:
 def _missing(subject: Subject) -> Iterator[Hit]:
     for group in subject.grouping.groups:
         if not group.queue:
-            yield _place(group), "no queue is named"
+            yield _place(group), words("queue-missing").say("none")
 
 
 def _unknown(subject: Subject) -> Iterator[Hit]:
@@ -26,17 +28,39 @@ def _unknown(subject: Subject) -> Iterator[Hit]:
     for group in subject.grouping.groups:
         if queues and group.queue and group.queue not in queues:
             there = ", ".join(subject.facts.leaves)
-            yield _place(group), f"no queue {group.queue}; leaf queues: {there}"
+            say = words("queue-unknown").say
+            yield _place(group), say("unknown", queue=group.queue, leaves=there)
 
 
 def _not_a_leaf(subject: Subject) -> Iterator[Hit]:
     facts = subject.facts
+    there = ", ".join(facts.leaves)
     for group in subject.grouping.groups:
         name = group.queue or ""
         if name in facts.queues and name not in facts.leaves:
             below = sorted(q.name for q in facts.queues.values() if q.parent == name)
-            what = f"has others below it: {', '.join(below)}" if below else "has no parent"
-            yield _place(group), f"queue {name} {what}; leaf queues: {', '.join(facts.leaves)}"
+            say, case = words("queue-not-a-leaf").say, "parent" if below else "root"
+            yield _place(group), say(case, queue=name, below=", ".join(below), leaves=there)
+
+
+def _not_of_namespace(subject: Subject) -> Iterator[Hit]:
+    facts, say = subject.facts, words("queue-not-of-namespace").say
+    for group in subject.grouping.groups:
+        name, there = group.queue or "", facts.namespaces.get(group.namespace)
+        if there is not None and name in facts.leaves and name not in there:
+            theirs = ", ".join(there)
+            what = say("foreign", queue=name, namespace=group.namespace, queues=theirs)
+            yield _place(group), what
+
+
+def _no_run(subject: Subject) -> Iterator[Hit]:
+    for obj in subject.objects:
+        found = pod_sets(obj)
+        if found and not any(pods.run_id for pods in found):
+            yield (
+                f"{name_of(obj)} metadata.labels[{RUN_LABEL}]",
+                words("run-id-missing").say("none"),
+            )
 
 
 def _beyond_quota(subject: Subject) -> Iterator[Hit]:
@@ -54,25 +78,17 @@ def _beyond_quota(subject: Subject) -> Iterator[Hit]:
                 yield _place(group), what
 
 
+def _rule(name: str, check: Callable[[Subject], Iterator[Hit]]) -> Rule:
+    """Return a rule that the API server has as well."""
+    return Rule(name, "error", words(name).reason, words(name).fix, check)
+
+
 RULES = (
-    Rule(
-        "queue-missing", "error",
-        "KAI puts such pods into queue default-queue, which the platform does not have.",
-        f"label {QUEUE_LABEL} on the object and its pods (component gang-kai)",
-        _missing,
-    ),
-    Rule(
-        "queue-unknown", "error",
-        "A run in a queue that is not there stays Pending for ever.",
-        "name a leaf queue, or add it to the values of charts/rl-platform",
-        _unknown,
-    ),
-    Rule(
-        "queue-not-a-leaf", "error",
-        "KAI places no pods of a queue that has others below it or none above: Pending for ever.",
-        "name a leaf queue",
-        _not_a_leaf,
-    ),
+    _rule("run-id-missing", _no_run),
+    _rule("queue-missing", _missing),
+    _rule("queue-unknown", _unknown),
+    _rule("queue-not-a-leaf", _not_a_leaf),
+    _rule("queue-not-of-namespace", _not_of_namespace),
     Rule(
         "non-preemptible-beyond-quota", "error",
         "Pods that may not be pushed out (priority of 100 or more) run within the quota of "
