@@ -3,6 +3,9 @@
 An operator that goes before its objects leaves finalizers that nobody answers, and a
 `kubectl delete` that hangs for ever. So: runs first, while their operators live; then the
 releases; CRDs only when asked for. Every step has a deadline.
+
+KAI keeps a queue that has others below it, and Helm deletes all queues of a release at once, each
+with one attempt: so they go before it does, from the leaves up.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ WORKLOADS = (
     "rayservices.ray.io",
     "jobsets.jobset.x-k8s.io",
 )
+QUEUES = "queues.scheduling.run.ai"
+_OURS = "app.kubernetes.io/name=rl-platform"
 _DELETE_SECONDS = 90
 _HELMFILE_SECONDS = 600
 
@@ -130,8 +135,36 @@ def _delete_runs(found: list[dict[str, Any]]) -> None:
         )  # fmt: skip
 
 
+def from_the_leaves(queues: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the names of KAI's queues, none before those that are below it."""
+    parents = {o["metadata"]["name"]: o["spec"].get("parentQueue") for o in queues}
+
+    def depth(name: str) -> int:
+        # A circle has no top; the webhook has a say about it, and this must end.
+        above = [name]
+        while (parent := parents.get(above[-1])) in parents and parent not in above:
+            above.append(str(parent))
+        return len(above)
+
+    return sorted(parents, key=lambda name: (-depth(name), name))
+
+
+def delete_queues() -> int:
+    """Delete the queues that the chart made, if KAI is there; return how many they were."""
+    served = kubectl("api-resources", "--output=name", "--cached=false").split()
+    if QUEUES not in served:
+        return 0
+    names = from_the_leaves(json.loads(kubectl("get", QUEUES, "-l", _OURS, "-o", "json"))["items"])
+    for name in names:
+        kubectl(
+            "delete", QUEUES, name, "--ignore-not-found", f"--timeout={_DELETE_SECONDS}s",
+            timeout=_DELETE_SECONDS + 10,
+        )  # fmt: skip
+    return len(names)
+
+
 def destroy(environment: str, *, with_crds: bool) -> None:
-    """Remove runs, releases and, if asked for, CRDs, in this order.
+    """Remove runs, queues, releases and, if asked for, CRDs, in this order.
 
     Raises:
         UserError: Runs of others would be left behind, or a step ran out of time.
@@ -152,6 +185,8 @@ def destroy(environment: str, *, with_crds: bool) -> None:
     with console.phase("runs") as phase:
         _delete_runs(found)
         phase.detail = f"{len(found)} objects"
+    with console.phase("queues") as phase:
+        phase.detail = f"{delete_queues()} objects"
     with console.phase("releases"):
         _helmfile(environment, "destroy")
     if with_crds:
