@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from support.kai_cluster import admission_lifted
 from support.kai_crds import FAKE_PODGROUPS
 from tandem import crds
 from tandem.explain.facts import Facts, read_platform
@@ -368,6 +369,14 @@ def test_an_update_is_refused_for_what_it_adds(platform: list[Object]) -> None:
     run(["kubectl", "delete", "pod", "old", "-n", "tandem", "--wait=false"], timeout=30)
     run(["kubectl", "patch", "pod", "old", "-n", "tandem", "--type=merge", "-p",
          '{"metadata":{"finalizers":null}}'], timeout=30)  # fmt: skip
+
+
+def test_the_suite_on_a_real_kai_gets_past_it_and_puts_it_back() -> None:
+    foreign = job(queue("kai-test"), template(queue("kai-test")))
+    assert send(foreign).returncode != 0
+    with admission_lifted("kai-test"):
+        assert send(foreign).returncode == 0
+    await_rule(foreign, refused=True)
 
 
 def objects_and_pods(variant: str) -> Iterator[Object]:
