@@ -142,6 +142,8 @@ class Queued:
                 # The image has no Ray that KubeRay's own command could start.
                 "ray.io/overwrite-container-cmd": "true"
             }
+        # Never empty: Kubernetes gives a Job without labels those of its pods, the queue too.
+        labels["app.kubernetes.io/part-of"] = "tandem"
         obj.setdefault("metadata", {}).update(name=name, namespace=NAMESPACE, labels=labels)
         for pod in templates_of(obj["spec"]):
             pod["metadata"]["labels"].setdefault(TEST_LABEL, name)

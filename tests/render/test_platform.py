@@ -127,9 +127,9 @@ def test_kueue_holds_back_nobodys_work_but_runs(rendered: Rendered) -> None:
         if "controller_manager_config.yaml" in obj["data"] and "kueue" in obj["metadata"]["name"]
     ]
     assert config["manageJobsWithoutQueueName"] is False
-    # A Job whose pods name a queue would be let in by itself, beside its group.
+    # Without batch/job its webhook would refuse every Job, and with it every JobSet's pods.
     assert set(config["integrations"]["frameworks"]) == {
-        "jobset.x-k8s.io/jobset", "ray.io/rayjob", "ray.io/raycluster", "pod",
+        "batch/job", "jobset.x-k8s.io/jobset", "ray.io/rayjob", "ray.io/raycluster", "pod",
     }  # fmt: skip
     assert config["waitForPodsReady"]["blockAdmission"] is True
     [namespace] = of_kind(platform, "Namespace")
