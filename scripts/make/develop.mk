@@ -38,6 +38,10 @@ test-integration: tools bundle ## tests against a real kube-apiserver
 e2e: tools bundle images ## tests on the real one-node cluster
 	@scripts/test e2e $(PYTEST)
 
+.PHONY: check-kai
+check-kai: tools bundle ## gangs, reclaim and topology on a real KAI, where the bundle holds it
+	@scripts/test kai $(PYTEST)
+
 .PHONY: check
 check: system .venv/.ready ## everything that CI runs
 	@scripts/check

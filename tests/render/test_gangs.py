@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from support.kai_cluster import under_kai
 from tandem.explain.inputs import read_facts
 from tandem.explain.model import PodGroup, SubGroup
 from tandem.explain.report import Report, report_of
@@ -83,6 +84,21 @@ def test_a_gang_has_the_gpus_of_its_workers_and_watchers_stay_outside(variant: s
 def test_no_variant_walks_into_a_trap(variant: str) -> None:
     assert report(variant).errors == []
     assert {finding.rule for finding in report(variant).findings} == set()
+
+
+@pytest.mark.parametrize("variant", sorted(LOCAL))
+def test_kai_takes_the_place_of_the_default_scheduler_by_one_line(variant: str) -> None:
+    """What `make check-kai` runs; a component in the wrong place leaves half a group behind."""
+    switched = under_kai(variant)
+    told = report_of(variant, switched, read_facts())
+    assert len(told.grouping.groups) == 1
+    assert told.errors == []
+    before, after = (
+        {group["name"] for obj in objects if obj["kind"] == "JobSet"
+         for group in obj["spec"]["replicatedJobs"]}
+        for objects in (render_variant(variant), switched)
+    )  # fmt: skip
+    assert after == before
 
 
 def test_the_program_explains_a_variant_by_its_name() -> None:

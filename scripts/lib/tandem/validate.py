@@ -43,15 +43,19 @@ class Result:
         return self.status == "statusValid"
 
 
-def check(paths: list[Path]) -> list[Result]:
+def check(paths: list[Path], schemas: Path = FOLDER) -> list[Result]:
     """Return one result for each object in the files.
+
+    Args:
+        paths: Files of manifests.
+        schemas: Folder that `schemas.generate` filled.
 
     Raises:
         UserError: kubeconform is missing, or there was no object at all to check.
     """
     words = [
         "kubeconform", "-strict", "-output", "json", "-verbose",
-        "-schema-location", f"{FOLDER}/{LOCATION}", *map(str, paths),
+        "-schema-location", f"{schemas}/{LOCATION}", *map(str, paths),
     ]  # fmt: skip
     try:
         done = subprocess.run(

@@ -1,0 +1,55 @@
+"""A run that holds what is another's by right goes whole, and comes back whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.kai_cluster import (
+    Queues,
+    Workloads,
+    bound,
+    eventually,
+    jobset,
+    pod_spec,
+    pods,
+    refused,
+)
+
+pytestmark = pytest.mark.cluster
+
+
+def test_low_prio_is_reclaimed_as_a_whole_gang(workloads: Workloads, queues: Queues) -> None:
+    head, worker = pod_spec(priorityClassName="rl-head"), pod_spec(gpus=4)
+    low = jobset("kai-low", {"head": (1, head), "workers": (2, worker)}, queue=queues.last)
+    workloads.apply([low])
+    eventually(lambda: len(bound("kai-low")), lambda count: count == 3, "the low run is placed")
+    before = {pod["metadata"]["uid"] for pod in pods("kai-low")}
+
+    high = jobset(
+        "kai-high", {"head": (1, head), "workers": (1, pod_spec(gpus=4))}, queue=queues.first
+    )
+    workloads.apply([high])
+    eventually(lambda: len(bound("kai-high")), lambda count: count == 2, "the high run is placed")
+    # One worker of four GPUs would have been enough; a gang goes whole, its head too.
+    eventually(
+        lambda: {pod["metadata"]["uid"] for pod in pods("kai-low")} & before,
+        lambda old: not old, "all pods of the low run are evicted",
+    )  # fmt: skip
+    eventually(lambda: len(refused("kai-low")), lambda count: count == 3, "its new pods wait")
+    assert bound("kai-low") == []
+
+    workloads.delete(high)
+    eventually(lambda: len(bound("kai-low")), lambda count: count == 3, "the low run is back")
+
+
+def test_in_one_queue_the_more_important_gang_goes_first(
+    workloads: Workloads, queues: Queues
+) -> None:
+    worker = pod_spec(gpus=4)
+    workloads.apply([jobset("kai-a", {"workers": (2, worker)}, queue=queues.first)])
+    eventually(lambda: len(bound("kai-a")), lambda count: count == 2, "the first run is placed")
+    workloads.apply(
+        [jobset("kai-b", {"workers": (1, worker)}, queue=queues.first, priority="rl-head")]
+    )
+    eventually(lambda: len(bound("kai-b")), lambda count: count == 1, "it is placed")
+    eventually(lambda: bound("kai-a"), lambda nodes: not nodes, "the other is gone, whole")
