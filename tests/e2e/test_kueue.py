@@ -302,6 +302,7 @@ def test_two_rayclusters_and_their_driver_are_one_gang(queued: Queued) -> None:
     assert bound(gang) == [], "a part of the preempted gang holds on"
 
 
+@pytest.mark.full
 def test_a_training_over_two_rayclusters_starts_as_one_group_and_ends(kueue: Path) -> None:
     assert kueue.is_file()
     run_id = f"kueue-{uuid.uuid4().hex[:6]}"
@@ -311,3 +312,10 @@ def test_a_training_over_two_rayclusters_starts_as_one_group_and_ends(kueue: Pat
     )  # fmt: skip
     sys.stderr.write(done.stderr)
     assert done.returncode == 0
+    said = kubectl(
+        "get", "events", "-n", NAMESPACE, "-o", "json",
+        "--field-selector=involvedObject.kind=Workload,reason=Admitted",
+    )  # fmt: skip
+    admitted = {event["involvedObject"]["name"] for event in json.loads(said)["items"]}
+    # One of them, named as the group: not one an object.
+    assert [name for name in admitted if run_id in name] == [run_id]
