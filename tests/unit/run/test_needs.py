@@ -181,7 +181,8 @@ def test_a_run_in_a_queue_of_kueues_needs_the_queue_its_class_and_the_controller
 
 
 def test_queues_that_outlived_kueue_let_nobody_in() -> None:
-    left = {**WITH_KUEUE, "/apis/apps/v1/deployments": {"items": []}}
+    other = {"metadata": {"name": "coredns", "namespace": "kube-system"}}
+    left = {**WITH_KUEUE, "/apis/apps/v1/deployments": {"items": [other]}}
     assert said([QUEUED], left) == ["the controller of Kueue is missing"]
 
 
