@@ -1,6 +1,6 @@
 ##@ Deploy
 
-# Environment of helmfile.yaml: default (the local cluster), kind, nvkind, prod.
+# Environment of helmfile.yaml: default (the local cluster), kueue (with Kueue), kind, nvkind, prod.
 ENV ?= default
 # 1 = `destroy` deletes the CRDs too, and with them every RayCluster, RayJob and JobSet.
 CRDS ?=

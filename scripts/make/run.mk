@@ -4,6 +4,10 @@
 VARIANT ?= disagg-rayclusters
 # Id of a run: a DNS label of at most 20 characters; empty = of this moment (run), all (status).
 RUN_ID ?=
+# kueue = `run` and `explain` put a variant into a queue of Kueue's; empty = what it says itself.
+SCHEDULER ?=
+# Queue of that scheduler's: low-prio (empty) or high-prio.
+QUEUE ?=
 # 1 = `run` only applies, and does not follow to the end.
 DETACH ?=
 # 1 = `logs` goes on until the run has ended.
@@ -18,12 +22,14 @@ demo: system .venv/.ready ## bare checkout -> cluster -> platform -> a finished 
 	@$(PY) -m tandem.run.demo --variant $(VARIANT) --provider $(PROVIDER)
 
 .PHONY: explain
-explain: .venv/.ready ## which gangs KAI makes of a variant, its traps, whether it fits (NODES=)
-	@$(PY) -m tandem.explain $(VARIANT) $(addprefix --nodes ,$(NODES)) --output $(OUTPUT)
+explain: .venv/.ready ## what KAI or Kueue makes of a variant, its traps, whether it fits (NODES=)
+	@$(PY) -m tandem.explain $(VARIANT) $(addprefix --nodes ,$(NODES)) \
+	  $(addprefix --scheduler ,$(SCHEDULER)) $(addprefix --queue ,$(QUEUE)) --output $(OUTPUT)
 
 .PHONY: run
-run: .venv/.ready ## a run of its own, followed to its end (VARIANT= RUN_ID= DETACH=1)
+run: .venv/.ready ## a run of its own, followed to its end (VARIANT= RUN_ID= SCHEDULER= DETACH=1)
 	@$(PY) -m tandem.runs start --variant $(VARIANT) $(addprefix --run-id ,$(RUN_ID)) \
+	  $(addprefix --scheduler ,$(SCHEDULER)) $(addprefix --queue ,$(QUEUE)) \
 	  $(if $(DETACH),--detach) --output $(OUTPUT)
 
 .PHONY: status

@@ -28,6 +28,8 @@ OFFERED = {
     "components/name-references",
     "components/peer-watcher/rayjob",
     "components/rdma-roce",
+    "components/scheduler-kueue",
+    "components/scheduler-kueue/rayclusters",
     "components/topology-gb300",
     "components/topology-rack",
 }

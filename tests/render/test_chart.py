@@ -57,6 +57,123 @@ def test_values_that_mean_nothing_are_refused(value: str, word: str) -> None:
     assert word in str(caught.value)
 
 
+KUEUE = ("--set", "queues.kueue.enabled=true", "--set", "queues.kueue.capacity.gpu=20")
+
+
+def kueue_of(*words: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the specs of Kueue's rendered objects by kind and name."""
+    objects = load_all(helm("template", "x", str(CHART), *KUEUE, *words))
+    return {
+        (obj["kind"], obj["metadata"]["name"]): obj.get("spec") or obj
+        for obj in objects
+        if obj["apiVersion"].startswith("kueue.x-k8s.io/")
+    }
+
+
+def quotas(spec: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+    [group] = spec["resourceGroups"]
+    [flavor] = group["flavors"]
+    assert group["coveredResources"] == [each["name"] for each in flavor["resources"]]
+    return {
+        each["name"].removeprefix("nvidia.com/"): (each["nominalQuota"], each.get("borrowingLimit"))
+        for each in flavor["resources"]
+    }
+
+
+def test_kueue_gets_the_tree_with_what_nobody_is_promised_at_the_endless_leaf() -> None:
+    found = kueue_of()
+    assert {kind: sorted(name for each, name in found if each == kind) for kind, _ in found} == {
+        "Cohort": ["research", "tandem"],
+        "ClusterQueue": ["high-prio", "low-prio"],
+        "LocalQueue": ["high-prio", "low-prio"],
+        "WorkloadPriorityClass": ["high-prio", "low-prio"],
+        "ResourceFlavor": ["tandem"],
+    }
+    high, low = found["ClusterQueue", "high-prio"], found["ClusterQueue", "low-prio"]
+    assert quotas(high) == {"gpu": ("20", None), "cpu": ("1M", None), "memory": ("1P", None)}
+    assert quotas(low)["gpu"] == ("0", None)
+    assert high["cohortName"] == low["cohortName"] == "research"
+    assert found["Cohort", "research"]["parentName"] == "tandem"
+    assert high["preemption"] == {
+        "withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any",
+    }  # fmt: skip
+    assert high["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "tandem"}}
+    assert found["LocalQueue", "low-prio"] == {"clusterQueue": "low-prio"}
+    values = [found["WorkloadPriorityClass", name]["value"] for name in ("high-prio", "low-prio")]
+    assert values == [200, 100]
+
+
+def test_every_gpu_belongs_to_one_queue_of_kueues_and_quantities_are_canonical(
+    tmp_path: Path,
+) -> None:
+    # Kueue writes its objects whole; another form of a number would be its own from then on.
+    site = {
+        "runs": ["sub"],
+        "tree": [
+            queue("sub", "team", quota=amounts(4, 64500, 2000000), limit=amounts(8, -1, -1)),
+            queue("team", "dep", quota=amounts(6, 64500, -1)),
+            queue("dep", "top", quota=amounts(6, -1, -1), limit=amounts(10, -1, -1)),
+            queue("other", "top", quota=amounts(1, 64000, 0)),
+            queue("top"),
+        ],
+    }
+    found = kueue_of("-f", values(tmp_path, queues=site))
+    shares = {name: quotas(spec) for (kind, name), spec in found.items() if "Co" in kind[:2]}
+    shares |= {name: quotas(spec) for (kind, name), spec in found.items() if kind == "ClusterQueue"}
+    assert {name: share["gpu"] for name, share in shares.items()} == {
+        "sub": ("4", "4"), "team": ("2", None), "dep": ("0", "4"), "other": ("1", None),
+        "top": ("13", None),
+    }  # fmt: skip
+    assert shares["sub"]["cpu"] == ("64500m", None)
+    assert shares["other"]["cpu"] == ("64", None)
+    assert shares["sub"]["memory"] == ("2T", None)
+
+
+def test_without_kueue_there_is_nothing_of_it() -> None:
+    assert "kueue.x-k8s.io" not in helm("template", "x", str(CHART))
+
+
+#: Values that KAI would take, and what Kueue cannot make of them.
+KUEUE_REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "no capacity": (
+        {"queues": {"kueue": {"capacity": {"gpu": 0}}}},
+        ("queues.kueue.capacity.gpu: 0 leaves nothing for", "how many GPUs the cluster has"),
+    ),
+    "two without a number": (
+        {"queues": {"runs": ["a"], "tree": [
+            {"name": "top", "quota": {"gpu": -1, "cpu": -1, "memory": -1},
+             "limit": {"gpu": -1, "cpu": -1, "memory": -1}},
+            *({"name": name, "parent": "top", "quota": {"gpu": -1, "cpu": -1, "memory": -1},
+               "limit": {"gpu": -1, "cpu": -1, "memory": -1}} for name in ("a", "b")),
+        ]}},
+        ("queues.tree[1].quota.gpu of a, queues.tree[2].quota.gpu of b: -1 each",
+         "give all but one a number"),
+    ),
+    "more than there is, and parts of a GPU": (
+        {"queues": {"runs": ["a"], "tree": [
+            {"name": "top", "quota": {"gpu": 21.5, "cpu": -1, "memory": -1},
+             "limit": {"gpu": 24, "cpu": -1, "memory": -1}},
+            {"name": "a", "parent": "top", "quota": {"gpu": 1, "cpu": -1, "memory": -1},
+             "limit": {"gpu": -1, "cpu": -1, "memory": -1}},
+        ]}},
+        ("queues.kueue.capacity.gpu: 20 is less than is promised: top 21.5 = 21.5",
+         "queues.tree[0].quota.gpu: 21.5 is part of a GPU", "write 21 or 22",
+         "queues.tree[0].limit.gpu: 24 of root top is more than its quota of 21.5"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KUEUE_REFUSED)
+def test_what_kueue_cannot_be_told_is_refused(case: str, tmp_path: Path) -> None:
+    given, words = KUEUE_REFUSED[case]
+    path = values(tmp_path, **given)
+    with pytest.raises(UserError) as caught:
+        helm("template", "x", str(CHART), *KUEUE[:2], "-f", path,
+             *(KUEUE[2:] if "kueue" not in given["queues"] else ()))  # fmt: skip
+    for word in words:
+        assert word in str(caught.value)
+
+
 def queues_of(*words: str) -> dict[str, dict[str, Any]]:
     """Return the specs of the rendered queues by name."""
     objects = load_all(helm("template", "x", str(CHART), "--set", "queues.enabled=true", *words))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tandem import crds
-from tandem.bundle.fill import JOBSET_MODULE
+from tandem.bundle.fill import JOBSET_MODULE, KUEUE_MODULE
 from tandem.bundle.modules import module_folder
 from tandem.crds import crds_of_chart
 from tandem.errors import UserError
@@ -43,14 +43,14 @@ def chart_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_crds_come_out_of_the_chart_itself(chart_url: str) -> None:
-    [crd] = crds_of_chart({"chart": chart_url, "version": ""})
+    [crd] = crds_of_chart({"name": "jobset", "chart": chart_url, "version": ""})
     assert crd["metadata"]["name"] == "jobsets.jobset.x-k8s.io"
 
 
 def test_a_chart_that_cannot_be_reached_is_named(chart_url: str) -> None:
     missing = chart_url.replace("jobset", "no-such-chart")
     with pytest.raises(UserError) as caught:
-        crds_of_chart({"chart": missing, "version": ""})
+        crds_of_chart({"name": "jobset", "chart": missing, "version": ""})
     assert missing in caught.value.problems[0].fix
 
 
@@ -79,3 +79,22 @@ def test_an_environments_crds_are_those_of_its_remote_charts(
     monkeypatch.setattr(crds, "releases_of", lambda _: releases)
     monkeypatch.setattr(crds, "BUILD", tmp_path)
     assert [path.stem for path in crds.sources("prod")] == ["jobsets.jobset.x-k8s.io"]
+
+
+def test_kueues_crds_come_out_of_its_templates_and_are_in_no_release() -> None:
+    chart = module_folder(*KUEUE_MODULE) / "charts" / "kueue"
+    crds_there = {
+        crd["metadata"]["name"]
+        for crd in crds_of_chart({"name": "kueue", "chart": str(chart), "version": ""})
+    }
+    assert {"workloads.kueue.x-k8s.io", "clusterqueues.kueue.x-k8s.io"} <= crds_there
+    said = run(
+        ["helmfile", "--quiet", "--environment", "prod", "--selector", "name=kueue",
+         "--state-values-set", f"charts.kueue.chart={chart},charts.kueue.version=",
+         "--state-values-set", "kueue.enabled=true", "template", "--skip-needs"],
+        timeout=120, cwd=ROOT,
+    )  # fmt: skip
+    kinds = {obj["kind"] for obj in load_all(said)}
+    assert "Deployment" in kinds
+    # A release that holds a CRD can drop it, and every queue and Workload with it.
+    assert not kinds & {"CustomResourceDefinition", "APIService"}

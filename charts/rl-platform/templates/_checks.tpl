@@ -114,6 +114,11 @@ the value, the value, what it breaks and how to mend it. Amounts of -1 are witho
   {{- end -}}
 {{- end -}}
 
+{{- /* The rest looks up names that have to mean something. */ -}}
+{{- if and .Values.queues.kueue.enabled (not $faults) -}}
+  {{- $faults = include "rl-platform.kueueFaults" . | fromJsonArray -}}
+{{- end -}}
+
 {{- if $faults -}}
   {{- fail (printf "\n%d of the values mean nothing together:\n  - %s\n" (len $faults) ($faults | join "\n  - ")) -}}
 {{- end -}}

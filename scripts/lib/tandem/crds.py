@@ -6,7 +6,7 @@ them; nothing but `delete` below, which a person has to ask for, ever removes on
 deletes what a release's new manifest no longer holds, and a deleted CRD takes every object
 of its kind with it.
 
-Where they come from: the bundle in the default environment (the operators' Go modules),
+Where they come from: the bundle in the local environments (the operators' Go modules),
 the environment's own pinned charts (`helm show crds`) in the others.
 """
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.bundle import kueue_chart
 from tandem.bundle.layout import Layout, problems_of, sha256_of
 from tandem.cli import Parser
 from tandem.console import console
@@ -30,6 +31,12 @@ from tandem.releases import require_settled
 from tandem.yamls import dump, load_all
 
 DEFAULT_ENVIRONMENT = "default"
+#: The same cluster with Kueue on it.
+KUEUE_ENVIRONMENT = "kueue"
+#: Environments of the local cluster: charts from the bundle, images built here.
+LOCAL_ENVIRONMENTS = (DEFAULT_ENVIRONMENT, KUEUE_ENVIRONMENT)
+#: How the names of Kueue's CRDs end. Without Kueue nobody answers their conversion webhook.
+_KUEUE_CRDS = ".kueue.x-k8s.io"
 FIELD_MANAGER = "tandem-crds"
 #: helmfile commands that install something; for all others there is nothing to apply.
 INSTALLING = ("sync", "apply")
@@ -75,6 +82,8 @@ def releases_of(environment: str) -> list[dict[str, Any]]:
 def crds_of_chart(release: dict[str, Any]) -> list[Any]:
     """Return the CRDs that come with a remote chart."""
     version = ["--version", release["version"]] if release["chart"].startswith("oci:") else []
+    if release["name"] == kueue_chart.RELEASE:
+        return kueue_chart.crds_of(release["chart"], *version)
     said = run(
         ["helm", "show", "crds", release["chart"], *version], timeout=_SHOW_TIMEOUT_SECONDS,
         fix=f"check that {release['chart']} can be reached from here",
@@ -88,12 +97,14 @@ def sources(environment: str) -> list[Path]:
     Raises:
         UserError: The bundle is missing or corrupt, or a chart cannot be reached.
     """
-    if environment == DEFAULT_ENVIRONMENT:
+    if environment in LOCAL_ENVIRONMENTS:
         layout = Layout()
         problems = problems_of(layout)
         if problems:
             raise UserError(problems)
-        return sorted(layout.crds.glob("*.yaml"))
+        kueue = environment == KUEUE_ENVIRONMENT
+        files = sorted(layout.crds.glob("*.yaml"))
+        return [path for path in files if kueue or not path.stem.endswith(_KUEUE_CRDS)]
     folder = BUILD / "crds" / environment
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("*.yaml"):
@@ -122,10 +133,10 @@ def foreign_nodes(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def not_local(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
-    """Return why environment `default` must not be installed on a cluster of these nodes."""
+    """Return why a local environment must not be installed on a cluster of these nodes."""
     return [
         Problem(
-            f"environment default is for the local cluster, this one has node {node} "
+            f"environments default and kueue are for the local cluster, this one has node {node} "
             f"without label {LOCAL_LABEL}=true: images built here are not on it",
             "use -e prod, kind or nvkind; or correct KUBECONFIG; or, if the images are "
             f"there, kubectl label node {node} {LOCAL_LABEL}=true",
@@ -135,7 +146,7 @@ def not_local(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
 
 
 def require_local() -> None:
-    """Refuse a cluster that is not local: the default environment would break its operators.
+    """Refuse a cluster that is not local: a local environment would break its operators.
 
     Raises:
         UserError: The cluster has nodes and none carries the label of a local one.
@@ -276,12 +287,12 @@ def _parser() -> Parser:
 
 def _apply(environment: str, reason: str) -> None:
     if reason not in INSTALLING:
-        if reason in READING and environment == DEFAULT_ENVIRONMENT:
+        if reason in READING and environment in LOCAL_ENVIRONMENTS:
             sources(environment)  # the charts are needed: say so here, not in helm's words
         return
     started = time.monotonic()
     files = sources(environment)
-    if environment == DEFAULT_ENVIRONMENT:
+    if environment in LOCAL_ENVIRONMENTS:
         require_local()
     require_settled(release["name"] for release in releases_of(environment))
     if not files:

@@ -59,7 +59,7 @@ def require_ready(environment: str, *, layout: Layout | None = None) -> None:
         UserError: The bundle is missing or corrupt, there is no cluster, it is not the local
             one, or a release is half-way.
     """
-    local = environment == crds.DEFAULT_ENVIRONMENT
+    local = environment in crds.LOCAL_ENVIRONMENTS
     problems = _bundle_problems(layout or Layout()) if local else []
     try:
         require_cluster()
@@ -170,7 +170,7 @@ def destroy(environment: str, *, with_crds: bool) -> None:
         UserError: Runs of others would be left behind, or a step ran out of time.
     """
     require_cluster()
-    if environment == crds.DEFAULT_ENVIRONMENT and not Layout().environment.is_file():
+    if environment in crds.LOCAL_ENVIRONMENTS and not Layout().environment.is_file():
         # helmfile cannot even name the releases without it.
         raise UserError(Problem(f"bundle: {Layout().environment} is missing", FILL))
     found = workloads()

@@ -21,6 +21,12 @@ RUN_LABEL = "tandem.dev/run-id"
 GROUP_ANNOTATION = "pod-group-name"
 SKIP_ANNOTATION = "kai.scheduler/skip-podgrouper"
 SUBGROUP_LABEL = "kai.scheduler/subgroup-name"
+#: Kueue's: the queue of a workload, its WorkloadPriorityClass, and by what pods are one group.
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
+KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
 LOCAL_PREFIX = "localhost/"
 
 

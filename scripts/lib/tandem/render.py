@@ -20,7 +20,7 @@ from typing import Any
 from tandem.bundle.layout import Layout
 from tandem.cli import Parser
 from tandem.console import console
-from tandem.crds import releases_of
+from tandem.crds import LOCAL_ENVIRONMENTS, releases_of
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import BUILD, ROOT
 from tandem.process import run
@@ -31,10 +31,10 @@ Object = dict[str, Any]
 KUSTOMIZE = ROOT / "kustomize"
 OVERLAYS = KUSTOMIZE / "overlays"
 RENDERED = BUILD / "rendered"
-ENVIRONMENTS = ("default", "kind", "nvkind", "prod")
+ENVIRONMENTS = ("default", "kueue", "kind", "nvkind", "prod")
 OUR_CHART = "rl-platform"
 #: Releases that the bundle has a chart for, with the key of their chart in the values.
-BUNDLED = {"jobset": "jobset", "kuberay-operator": "kuberayOperator"}
+BUNDLED = {"jobset": "jobset", "kuberay-operator": "kuberayOperator", "kueue": "kueue"}
 _TIMEOUT_SECONDS = 120
 _LANES = 2
 
@@ -130,14 +130,14 @@ def render_platform(
     if leave_kai_out:
         wanted.discard("kai-scheduler")
     possible = (wanted & set(BUNDLED)) | {OUR_CHART}
-    if environment == "default":
+    if environment in LOCAL_ENVIRONMENTS:
         possible = wanted  # its charts are the bundle's
     chosen = sorted(possible & set(only) if only is not None else possible)
     charts = Layout().charts
     places = [
         f"charts.{BUNDLED[name]}.chart={charts / name},charts.{BUNDLED[name]}.version="
         for name in chosen
-        if name in BUNDLED and environment != "default"
+        if name in BUNDLED and environment not in LOCAL_ENVIRONMENTS
     ]
     if leave_kai_out:
         places.append("kaiScheduler.enabled=false")

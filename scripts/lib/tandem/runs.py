@@ -15,9 +15,10 @@ from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ARTIFACTS
 from tandem.render import require_variant
 from tandem.run import logs
-from tandem.run.identity import new_run_id, require_run_id
+from tandem.run.identity import Placing, new_run_id, require_run_id
 from tandem.run.kube import require_cluster
 from tandem.run.lifecycle import follow_to_the_end, report, set_aside
+from tandem.run.queueing import SCHEDULERS
 from tandem.run.start import start
 from tandem.run.status import look, look_at_all, show, show_all, to_json
 from tandem.run.stop import clean, stop
@@ -29,6 +30,7 @@ _EPILOG = """\
 examples:
   python -m tandem.runs start --variant disagg-rayclusters --run-id ppo-7
   python -m tandem.runs start --variant disagg-rayclusters --detach    only apply it
+  python -m tandem.runs start --variant disagg-jobset --scheduler kueue --queue high-prio
   python -m tandem.runs status                         all runs, a line each
   python -m tandem.runs status ppo-7 --output json
   python -m tandem.runs logs ppo-7 --follow
@@ -54,8 +56,16 @@ def _start(args: argparse.Namespace) -> int:
     require_variant(args.variant)
     run_id = args.run_id or new_run_id()
     require_run_id(run_id)
+    if args.queue and not args.scheduler:
+        raise UserError(
+            Problem(
+                f"--queue {args.queue} without --scheduler: a variant's queue is in its overlay",
+                "make run SCHEDULER=kueue QUEUE=…, or a patch in the overlay",
+            ),
+            ExitCode.USAGE,
+        )
     require_cluster()
-    started = start(args.variant, run_id)
+    started = start(args.variant, run_id, Placing(args.scheduler, args.queue))
     set_aside(ARTIFACTS / run_id)
     if args.detach:
         run = started.run
@@ -136,6 +146,10 @@ def _parser() -> Parser:
     starting = command("start", "apply a variant as a run of its own and follow it to its end")
     starting.add_argument("--variant", required=True, help="folder of kustomize/overlays")
     starting.add_argument("--run-id", default="", help="a DNS label; by default of this moment")
+    starting.add_argument(
+        "--scheduler", choices=("", *SCHEDULERS), default="", help="in place of the variant's own"
+    )
+    starting.add_argument("--queue", default="", help="of that scheduler's (default: low-prio)")
     starting.add_argument("--detach", action="store_true", help="apply only")
     starting.add_argument("--output", choices=("text", "json"), default="text")
     starting.set_defaults(work=_start)

@@ -215,3 +215,25 @@ def test_equal_replicas_are_one_line() -> None:
     rows = [line for line in said.splitlines() if "─ " in line]
     # Three replicatedJobs with a leaf each, and the head of the RayCluster.
     assert len(rows) == 7
+
+
+def test_a_variant_in_a_queue_of_kueues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain(monkeypatch, "disagg-rayclusters", "--scheduler", "kueue") == ExitCode.OK
+    said = capsys.readouterr().out
+    assert said.startswith("disagg-rayclusters: 1 Workload, 4 pods, 1 GPU, as the model of Kueue")
+    assert "queue low-prio < research < tandem; priority class low-prio" in said
+    assert "fits, as far as queues tell" in said
+    assert max(map(len, said.splitlines())) <= WIDTH
+    words = ("disagg-jobset", "--scheduler", "kueue", "--queue", "nope", "--output", "json")
+    error = refused(monkeypatch, *words)
+    assert "kueue-queue-unknown" in str(error)
+    [unit] = json.loads(capsys.readouterr().out)["workloads"]
+    assert (unit["name"], unit["queue"], unit["podCount"]) == ("JobSet/run-run", "nope", 4)
+    assert unit["comesBack"]
+
+
+def test_a_variant_for_kai_is_not_kueues(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(monkeypatch, "prod-disagg-jobset", "--scheduler", "kueue")
+    assert error.code == ExitCode.USAGE

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tandem import crds
+from tandem.bundle.layout import Layout, Manifest, checksums
 from tandem.crds import Installed, foreign_nodes, outdated, record_of
 
 
@@ -44,6 +46,23 @@ def test_one_installed_by_helm_has_no_record_and_becomes_ours(crd: Path) -> None
 
 def node(name: str) -> dict[str, object]:
     return {"metadata": {"name": name}}
+
+
+def test_kueues_crds_are_only_where_kueue_answers_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(tmp_path)
+    layout.crds.mkdir(parents=True)
+    for name in ("rayjobs.ray.io", "workloads.kueue.x-k8s.io"):
+        (layout.crds / f"{name}.yaml").write_text("{}")
+    layout.environment.write_text("{}")
+    Manifest("key", checksums(layout)).write(layout)
+    monkeypatch.setattr(crds, "Layout", lambda: layout)
+    found = {name: [path.stem for path in crds.sources(name)] for name in crds.LOCAL_ENVIRONMENTS}
+    assert found == {
+        "default": ["rayjobs.ray.io"],
+        "kueue": ["rayjobs.ray.io", "workloads.kueue.x-k8s.io"],
+    }
 
 
 def test_a_cluster_of_others_is_told_by_its_nodes() -> None:

@@ -213,3 +213,10 @@ def test_pods_of_the_next_run_of_this_id_are_not_waited_for(follower: Follower) 
     assert [each["metadata"]["name"] for each in follower.pods()] == ["head"]
     see(follower, pod("head"), deleted=True)
     assert follower.pods() == []
+
+
+def test_a_run_that_queues_is_known_to_be_suspended(follower: Follower) -> None:
+    assert not follower.suspended
+    rayjob = {"metadata": {"uid": "uid-1"}, "spec": {"suspend": True, "rayClusterSpec": {}}}
+    follower.take(Seen("top", deleted=False, obj=rayjob))
+    assert follower.suspended

@@ -136,3 +136,58 @@ def test_fixes_name_the_environment_the_overlay_and_the_registry() -> None:
     assert "scheduler-default" in kai
     secret = fixes["image pull Secret nvcr-secret is missing in namespace tandem"]
     assert "create secret docker-registry nvcr-secret -n tandem --docker-server=nvcr.io" in secret
+
+
+QUEUED: dict[str, Any] = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {
+        "name": "run",
+        "namespace": "tandem",
+        "labels": {
+            "kueue.x-k8s.io/queue-name": "low-prio",
+            "kueue.x-k8s.io/priority-class": "low-prio",
+        },
+    },
+    "spec": {"replicatedJobs": []},
+}
+_KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+WITH_KUEUE: dict[str, Any] = {
+    "/apis/jobset.x-k8s.io/v1alpha2": {"resources": [{"kind": "JobSet"}]},
+    "/api/v1/namespaces/tandem": {},
+    f"{_KUEUE}/namespaces/tandem/localqueues/low-prio": {},
+    f"{_KUEUE}/workloadpriorityclasses/low-prio": {},
+    "/apis/apps/v1/deployments": {
+        "items": [
+            {
+                "metadata": {
+                    "name": "kueue-controller-manager",
+                    "labels": {"app.kubernetes.io/name": "kueue"},
+                }
+            }
+        ]
+    },
+}
+
+
+def test_a_run_in_a_queue_of_kueues_needs_the_queue_its_class_and_the_controller() -> None:
+    assert said([QUEUED], WITH_KUEUE) == []
+    bare = {"/apis/jobset.x-k8s.io/v1alpha2", "/api/v1/namespaces/tandem"}
+    assert said([QUEUED], {path: WITH_KUEUE[path] for path in bare}) == [
+        "LocalQueue low-prio is missing in namespace tandem",
+        "the controller of Kueue is missing",
+        "WorkloadPriorityClass low-prio is missing",
+    ]
+
+
+def test_queues_that_outlived_kueue_let_nobody_in() -> None:
+    other = {"metadata": {"name": "coredns", "namespace": "kube-system"}}
+    left = {**WITH_KUEUE, "/apis/apps/v1/deployments": {"items": [other]}}
+    assert said([QUEUED], left) == ["the controller of Kueue is missing"]
+
+
+def test_a_group_of_pods_names_its_queue_on_the_pods() -> None:
+    cluster = rayjob()
+    pod = cluster["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    pod["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "nope"}
+    assert "LocalQueue nope is missing in namespace tandem" in said([cluster], WHOLE)

@@ -81,6 +81,14 @@ def test_its_queue_and_why_it_waits_are_told() -> None:
     assert to_json(found)["roles"][0]["why"] == "gang of 4: queue low-prio is full"
 
 
+def test_a_queue_of_kueues_is_told_from_the_run_or_its_pods() -> None:
+    top, waiting = job(), pod("driver", phase="Pending")
+    waiting["metadata"].setdefault("labels", {})["kueue.x-k8s.io/queue-name"] = "low-prio"
+    assert status([top, waiting]).queue == "low-prio"
+    top["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "high-prio"
+    assert status([top]).queue == "high-prio"
+
+
 def test_a_run_that_is_being_deleted_is_ending() -> None:
     things = [job(), raycluster("rl-a7", "rl", deletionTimestamp="now"), pod("rl", "head")]
     assert status(things).state == "ending"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.bundle import jobset_chart, kuberay_chart
+from tandem.bundle import jobset_chart, kuberay_chart, kueue_chart
 from tandem.bundle.kai import kai_of
 from tandem.bundle.layout import Layout, Manifest, checksums, problems_of, read_manifest
 from tandem.bundle.modules import module_folder
@@ -19,8 +19,9 @@ from tandem.yamls import dump, load_all
 
 JOBSET_MODULE = ("kube", "sigs.k8s.io/jobset")
 KUBERAY_MODULE = ("kuberay", "github.com/ray-project/kuberay/ray-operator")
+KUEUE_MODULE = ("kueue", "sigs.k8s.io/kueue")
 #: Charts that this program writes; anything else in charts/ is left alone.
-OUR_CHARTS = ("jobset", "kuberay-operator")
+OUR_CHARTS = ("jobset", "kuberay-operator", "kueue")
 _SHOW_TIMEOUT_SECONDS = 60
 #: Some ten times what charts and CRDs take, old and new ones side by side.
 ROOM_GIB = 0.1
@@ -39,7 +40,7 @@ class Filled:
 def _key() -> str:
     """Return a hash of what the bundle is made from: versions and this package."""
     digest = hashlib.sha256()
-    for name in ("jobset", "kuberay", "kubectl"):
+    for name in ("jobset", "kuberay", "kueue", "kubectl"):
         digest.update(f"{name}={pinned(name)}\n".encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -77,7 +78,9 @@ def _fill(layout: Layout) -> None:
     try:
         kuberay = kuberay_chart.render(module_folder(*KUBERAY_MODULE))
         jobset = module_folder(*JOBSET_MODULE)
+        kueue = module_folder(*KUEUE_MODULE)
         crds = kuberay_chart.crds_of(kuberay) + jobset_chart.crds_of(jobset)
+        crds += kueue_chart.crds_of(kueue / "charts" / "kueue")
         kai = kai_of(layout)
         if kai.complete and kai.path is not None:
             shown = run(["helm", "show", "crds", kai.path], timeout=_SHOW_TIMEOUT_SECONDS)
@@ -85,6 +88,7 @@ def _fill(layout: Layout) -> None:
         _write_crds(crds, draft / "crds")
         jobset_version = pinned("jobset").removeprefix("v")
         jobset_chart.write_chart(jobset, draft / "jobset", jobset_version)
+        kueue_chart.write_chart(kueue, draft / "kueue", pinned("kueue").removeprefix("v"))
         kuberay_chart.write_chart(kuberay, draft / "kuberay-operator", pinned("kuberay"))
         for name in OUR_CHARTS:
             _replace(draft / name, layout.charts / name)

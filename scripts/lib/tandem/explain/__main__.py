@@ -1,4 +1,4 @@
-"""`make explain`: which gangs KAI will form of a run, and what would keep it from running."""
+"""`make explain`: what KAI, or Kueue, will make of a run, and what would keep it from running."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from pathlib import Path
 
 from tandem.cli import Parser
 from tandem.errors import ExitCode, Problem, UserError, run_main
-from tandem.explain.inputs import PLATFORM, nodes_of, read_facts, read_objects
+from tandem.explain.inputs import PLATFORM, nodes_of, placed, read_facts, read_objects
 from tandem.explain.report import Report, as_json, report_of
 from tandem.explain.text import plural, text
+from tandem.run.identity import Placing
+from tandem.run.queueing import SCHEDULERS
 
 _EPILOG = """\
 examples:
   python -m tandem.explain prod-disagg-jobset                 a variant of kustomize/overlays
+  python -m tandem.explain disagg-jobset --scheduler kueue    as make run SCHEDULER=kueue has it
   python -m tandem.explain .runs/ppo-7                        a folder with a kustomization
   kubectl kustomize . | python -m tandem.explain -            manifests from stdin
   python -m tandem.explain run.yaml --nodes cluster           does it fit the cluster's nodes?
   python -m tandem.explain run.yaml --nodes nodes.json        … of `kubectl get nodes -o json`
   python -m tandem.explain run.yaml --queues site.yaml --kai v0.16.7 --output json
 
-What it says of gangs is a model of KAI's grouping rules (tandem.explain.model), not KAI.
+What it says of gangs is a model of KAI's grouping rules (tandem.explain.model), not KAI; of a run
+in a queue of Kueue's it says what Kueue lets in at once (tandem.explain.kueue).
 
 exit codes: 0 ok, 1 an error was found (all is said first), 2 usage, 3 an input cannot be read
 """
 
 
 def _parser() -> Parser:
-    parser = Parser("tandem.explain", "Say what KAI will make of a run.", _EPILOG)
+    parser = Parser("tandem.explain", "Say what KAI or Kueue will make of a run.", _EPILOG)
     parser.add_argument(
         "subject", metavar="VARIANT", help="a variant, a file or folder of manifests, or -"
     )
@@ -37,13 +41,19 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument("--nodes", metavar="FILE|cluster", help="check against these nodes as well")
     parser.add_argument("--kai", metavar="VERSION", help="default: the pinned version")
+    parser.add_argument(
+        "--scheduler", choices=("", *SCHEDULERS), default="", help="in place of the variant's own"
+    )
+    parser.add_argument("--queue", default="", help="of that scheduler's (default: low-prio)")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     return parser
 
 
-def _explained(subject: str, queues: Path, kai: str | None, nodes: str | None) -> Report:
+def _explained(
+    subject: str, queues: Path, kai: str | None, nodes: str | None, placing: Placing
+) -> Report:
     facts = read_facts(queues, kai)
-    objects = read_objects(subject)
+    objects = placed(subject, placing) if placing.scheduler else read_objects(subject)
     title = "stdin" if subject == "-" else subject
     there = nodes_of(nodes) if nodes else None
     try:
@@ -58,7 +68,9 @@ def _explained(subject: str, queues: Path, kai: str | None, nodes: str | None) -
 def main() -> int:
     """Run the command line."""
     args = _parser().parse_args()
-    report = _explained(args.subject, args.queues, args.kai, args.nodes)
+    report = _explained(
+        args.subject, args.queues, args.kai, args.nodes, Placing(args.scheduler, args.queue)
+    )
     if args.output == "json":
         print(json.dumps(as_json(report), indent=2))
     else:

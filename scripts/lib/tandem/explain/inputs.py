@@ -16,13 +16,16 @@ from tandem.explain.nodes import Node, read_nodes
 from tandem.explain.pods import Object
 from tandem.paths import ROOT
 from tandem.process import run
-from tandem.render import kustomize, render_variant, variants
+from tandem.render import kustomize, render_variant, require_variant, variants
+from tandem.run.identity import Placing, drop_overlay, write_overlay
 from tandem.versions import pinned
 from tandem.yamls import load_all
 
 PLATFORM = ROOT / "charts" / "rl-platform" / "values.yaml"
 _CHART_VALUES = ROOT / "charts" / "values"
 _KAI = "kai-scheduler"
+#: Stands for a run's id where there is no run.
+_RUN_ID = "run"
 _TIMEOUT_SECONDS = 60
 _SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError)
 
@@ -87,6 +90,20 @@ def read_objects(subject: str) -> list[Object]:
                 f"use a path, - for stdin, or one of: {', '.join(variants())}"),
         ExitCode.USAGE,
     )  # fmt: skip
+
+
+def placed(variant: str, placing: Placing) -> list[Object]:
+    """Return the objects of a variant as `make run` would apply them, placed by another scheduler.
+
+    Raises:
+        UserError: There is no such variant, or it cannot be placed so.
+    """
+    require_variant(variant)
+    folder = write_overlay(variant, _RUN_ID, placing)
+    try:
+        return kustomize(folder)
+    finally:
+        drop_overlay(folder)
 
 
 def _chart_values() -> dict[str, Object]:

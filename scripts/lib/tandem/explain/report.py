@@ -9,6 +9,7 @@ from typing import Any
 from tandem.explain.facts import Facts
 from tandem.explain.findings import Finding, Subject
 from tandem.explain.fit import fit
+from tandem.explain.kueue import Unit, units_of
 from tandem.explain.lint import lint
 from tandem.explain.model import Grouping, PodGroup, SubGroup, group_pods
 from tandem.explain.nodes import Node
@@ -26,6 +27,7 @@ class Report:
         findings: What is wrong, errors first.
         facts: What the cluster offers.
         nodes: How many nodes were looked at; None = none.
+        units: What Kueue makes of it; empty for a run in no queue of Kueue's.
     """
 
     title: str
@@ -33,6 +35,7 @@ class Report:
     findings: tuple[Finding, ...]
     facts: Facts
     nodes: int | None
+    units: tuple[Unit, ...] = ()
 
     @property
     def errors(self) -> list[Finding]:
@@ -52,7 +55,8 @@ def report_of(
     grouping = group_pods(rendered, facts.priorities)
     findings = lint(Subject(rendered, grouping, facts)) + fit(grouping, facts, nodes)
     findings.sort(key=lambda finding: finding.level != "error")
-    return Report(title, grouping, tuple(findings), facts, None if nodes is None else len(nodes))
+    looked = None if nodes is None else len(nodes)
+    return Report(title, grouping, tuple(findings), facts, looked, tuple(units_of(rendered)))
 
 
 def _amount(resources: Resources) -> dict[str, int]:
@@ -98,6 +102,18 @@ def _group(group: PodGroup) -> dict[str, Any]:
     }
 
 
+def _unit(unit: Unit) -> dict[str, Any]:
+    return {
+        "name": unit.name,
+        "queue": unit.queue,
+        "priorityClass": unit.priority,
+        "podCount": unit.count,
+        "comesBack": unit.comes_back,
+        "total": _amount(unit.demand),
+        "pods": [_pods(pods) for pods in unit.pods],
+    }
+
+
 def as_json(report: Report) -> dict[str, Any]:
     """Return a report for programs; amounts are those of one copy of a gang."""
     grouping = report.grouping
@@ -106,6 +122,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "kai": report.facts.kai,
         "nodes": report.nodes,
         "groups": [_group(group) for group in grouping.groups],
+        "workloads": [_unit(unit) for unit in report.units],
         "outside": [
             {**_pods(pods), "scheduler": pods.spec.get("schedulerName", "default-scheduler")}
             for pods in grouping.outside

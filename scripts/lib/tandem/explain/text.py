@@ -8,6 +8,7 @@ from itertools import groupby
 
 from tandem.explain.facts import Facts
 from tandem.explain.findings import Finding
+from tandem.explain.kueue import Unit
 from tandem.explain.model import Placement, PodGroup, SubGroup
 from tandem.explain.quantity import Resources
 from tandem.explain.report import Report
@@ -133,6 +134,20 @@ def _group(group: PodGroup, facts: Facts) -> Iterator[str]:
     yield from _tree(group)
 
 
+def _unit(unit: Unit, facts: Facts) -> Iterator[str]:
+    path = " < ".join(queue.name for queue in facts.path(unit.queue)) or unit.queue
+    yield from _wrapped(f"Workload of Kueue's: {unit.name}", "", "    ")
+    again = "starts anew by itself" if unit.comes_back else "is over, and has to be started anew"
+    about = f"queue {path}; priority class {unit.priority or 'none'}; preempted whole, and then it"
+    yield from _wrapped(f"{about} {again}", "  ", "    ")
+    yield from _wrapped(
+        f"all or nothing: {plural(unit.count, 'pod')}, {_amount(unit.demand)}", "  ", "    "
+    )
+    for pods in unit.pods:
+        each = f": {plural(pods.demand.gpu, 'GPU')} each" if pods.demand.gpu else ""
+        yield from _wrapped(f"{pods.count} of {pods.where}{each}", "    ", "      ")
+
+
 def _finding(finding: Finding) -> Iterator[str]:
     yield from _wrapped(f"{finding.level}: {finding.rule}: {finding.place}", "", "    ")
     yield from _wrapped(finding.what, "  ", "    ")
@@ -144,6 +159,13 @@ def _head(report: Report) -> str:
     groups = report.grouping.groups
     gangs, pods = sum(each.copies for each in groups), sum(each.pod_count for each in groups)
     gpus = sum(each.gpus for each in groups)
+    if report.units:
+        units, pods = len(report.units), sum(each.count for each in report.units)
+        gpus = sum(each.demand.gpu for each in report.units)
+        return (
+            f"{report.title}: {plural(units, 'Workload')}, {plural(pods, 'pod')}, "
+            f"{plural(gpus, 'GPU')}, as the model of Kueue has it"
+        )
     if not groups:
         return f"{report.title}: no gang"
     return (
@@ -154,13 +176,15 @@ def _head(report: Report) -> str:
 
 def _outside(report: Report) -> Iterator[str]:
     grouping = report.grouping
+    queued = {id(pods.spec) for unit in report.units for pods in unit.pods}
     for title, sets in (
         ("placed one by one, in no gang", grouping.outside),
         ("for KAI, but in no PodGroup", grouping.lost),
     ):
-        if sets:
+        others = [pods for pods in sets if id(pods.spec) not in queued]
+        if others:
             yield f"{title}:"
-            for pods in sets:
+            for pods in others:
                 scheduler = pods.spec.get("schedulerName", "default-scheduler")
                 line = f"{pods.where}: {plural(pods.count, 'pod')}, {scheduler}"
                 yield from _wrapped(line, "  ", "    ")
@@ -172,8 +196,8 @@ def _outside(report: Report) -> Iterator[str]:
 
 def _verdict(report: Report) -> str:
     looked = "queues" if report.nodes is None else f"queues and {plural(report.nodes, 'node')}"
-    if not report.grouping.groups:
-        return "nothing of it is for KAI"
+    if not report.grouping.groups and not report.units:
+        return "nothing of it is for KAI or Kueue"
     if report.errors:
         return f"{plural(len(report.errors), 'error')}: it would not run as it is"
     return f"fits, as far as {looked} tell"
@@ -183,6 +207,7 @@ def text(report: Report) -> str:
     """Return a report in lines."""
     blocks = [[_head(report)]]
     blocks += [list(_group(group, report.facts)) for group in report.grouping.groups]
+    blocks += [list(_unit(unit, report.facts)) for unit in report.units]
     blocks += [list(_outside(report))]
     blocks += [list(_finding(finding)) for finding in report.findings]
     blocks += [[_verdict(report)]]

@@ -67,6 +67,7 @@ def all_images() -> tuple[Image, ...]:
         Image("coredns", pinned("coredns")),
         Image("jobset", pinned("jobset")),
         Image("kuberay-operator", pinned("kuberay")),
+        Image("kueue", pinned("kueue")),
         Image("base", "dev", base="debian", for_nodes=False, as_file=False, disk_gib=1.5),
         Image("sidecars", "dev", base="base", disk_gib=1, folder=Path("sidecars")),
         Image("ray", "dev", base="base", for_nodes=False, as_file=False, disk_gib=2),

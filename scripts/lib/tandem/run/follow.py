@@ -32,6 +32,8 @@ _TAIL_AGAIN_SECONDS = 2.0
 _LOOK_SECONDS = 60.0
 #: A driver whose end is certain says its exit code within this.
 _CODE_SECONDS = 3.0
+#: How long a run may be suspended, in all, before nobody follows it any more.
+_QUEUED_SECONDS = 7 * 86400.0
 _ALL_READY, _FIRST_STEP = "all pods ready", "first step"
 
 
@@ -81,6 +83,11 @@ class Follower:
         elif seen.obj["metadata"]["uid"] == self._run.uid:
             self._take_top(seen)
         return self.verdict()
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the run is held back, as by Kueue while others have its queue's quota."""
+        return bool(((self._top or {}).get("spec") or {}).get("suspend"))
 
     def mark(self, name: str) -> None:
         """Note that the run came to something; the first time counts."""
@@ -267,7 +274,8 @@ def follow(
 
     Args:
         run: The run.
-        timeout: Seconds to wait at most; the API server may be away for part of it.
+        timeout: Seconds to wait at most; the API server may be away for part of it. Those that
+            the run is suspended do not count: its own clock stands still, too.
         keep: Folder that gets the output of every container as it comes, if any.
         drain: Seconds that pods get after the verdict to end and say their last words.
         marks: Gets the seconds from now to what the run comes to.
@@ -280,10 +288,12 @@ def follow(
     follower.see_pod = readers.see
     follower.marks = {} if marks is None else marks
     deadline = time.monotonic() + timeout
+    latest = deadline + _QUEUED_SECONDS
     try:
         with _watches(run) as queue:
             looked = time.monotonic()
             while (left := deadline - time.monotonic()) > 0:
+                began = time.monotonic()
                 verdict = _take(follower, queue, min(left, 1.0)) or follower.confirmed()
                 if not verdict and time.monotonic() - looked > _LOOK_SECONDS:
                     looked, verdict = time.monotonic(), follower.look()
@@ -292,6 +302,8 @@ def follow(
                     follower.decided = True
                     return _last_words(follower, queue, verdict, drain)
                 follower.tell()
+                if follower.suspended:
+                    deadline = min(deadline + time.monotonic() - began, latest)
     finally:
         follower.close()
         readers.drain(_CODE_SECONDS)

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.paths import ROOT
 from tandem.render import render_variant
+from tandem.run import queueing
 from tandem.yamls import dump
 from tandem_common.kube.resources import JOBSETS, RAYCLUSTERS, RAYJOBS
 
@@ -97,18 +99,49 @@ def _registry_patches(objects: Iterable[dict[str, Any]], run_id: str) -> list[di
     return found
 
 
-def overlay(variant: str, run_id: str, objects: Iterable[dict[str, Any]]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Who places a run, where that is not what its variant says.
+
+    Attributes:
+        scheduler: One of `queueing.SCHEDULERS`; "" leaves the variant's.
+        queue: The queue there; "" leaves the component's.
+    """
+
+    scheduler: str = ""
+    queue: str = ""
+
+
+AS_THE_VARIANT_SAYS = Placing()
+
+
+def overlay(
+    variant: str,
+    run_id: str,
+    objects: Iterable[dict[str, Any]],
+    placing: Placing = AS_THE_VARIANT_SAYS,
+) -> dict[str, Any]:
     """Return the kustomization that makes a run of a variant.
 
     Args:
         variant: Folder of kustomize/overlays.
         run_id: The run's id.
         objects: What the variant renders to.
+        placing: Who places it.
+
+    Raises:
+        UserError: The variant cannot be placed so.
     """
     listed = list(objects)
     components = ["name-references"]
     if any(obj["kind"] == "PodGroup" for obj in listed):
         components.append(_FOLLOW)
+    grouped = queueing.has_group(listed)
+    if placing.scheduler == queueing.KUEUE:
+        component = queueing.component_of(listed, variant)
+        components.append(component)
+        grouped = component.endswith("/rayclusters")
+    queued = queueing.patches_of(listed, group=run_id if grouped else "", queue=placing.queue)
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -125,7 +158,7 @@ def overlay(variant: str, run_id: str, objects: Iterable[dict[str, Any]]) -> dic
                 ],
             }
         ],
-        "patches": _registry_patches(listed, run_id),
+        "patches": [*_registry_patches(listed, run_id), *queued],
         "sortOptions": {
             "order": "legacy",
             "legacySortOptions": {"orderFirst": list(ORDER_FIRST), "orderLast": []},
@@ -133,22 +166,23 @@ def overlay(variant: str, run_id: str, objects: Iterable[dict[str, Any]]) -> dic
     }
 
 
-def write_overlay(variant: str, run_id: str) -> Path:
+def write_overlay(variant: str, run_id: str, placing: Placing = AS_THE_VARIANT_SAYS) -> Path:
     """Write the overlay of a run that is to be and return its folder.
 
     It becomes the run's with `keep_overlay`: a start that is refused leaves the folder of
     the run that goes on under this id as it is.
 
     Raises:
-        UserError: The id or the variant is wrong.
+        UserError: The id or the variant is wrong, or it cannot be placed so.
     """
     require_run_id(run_id)
     objects = render_variant(variant)
+    content = overlay(variant, run_id, objects, placing)
     RUNS.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{run_id}{_TO_BE}", dir=RUNS))
     folder.chmod(0o755)
     head = f"# Run {run_id} of variant {variant}, written by `make run`.\n"
-    text = head + dump(overlay(variant, run_id, objects))
+    text = head + dump(content)
     (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
     record = json.dumps({"variant": variant, "run_id": run_id}, indent=2)
     (folder / _RECORD).write_text(record + "\n", encoding="utf-8")

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.errors import Problem
-from tandem.policy import KAI, QUEUE_LABEL, Pod, name_of, pods_of
+from tandem.policy import KAI, KUEUE_PRIORITY, KUEUE_QUEUE, QUEUE_LABEL, Pod, name_of, pods_of
 from tandem.run.kube import Ask, CannotTell
 
 Object = dict[str, Any]
 
 _SYNC = "install the platform: helmfile sync (the local cluster), helmfile -e prod sync (yours)"
 _TOPOLOGY = "kai.scheduler/topology"
+_KUEUE_FIX = (
+    "install Kueue: helmfile -e kueue sync (locally; make sync ENV=kueue), or `kueue.enabled` in"
+    " your environment; or run it without (SCHEDULER=)"
+)
 _KAI_FIX = (
     "install KAI: helmfile -e prod sync (-e kind, -e nvkind; locally a bundle that has KAI); or"
     " take a variant with components/scheduler-default, such as monolithic-rayjob"
@@ -48,11 +52,13 @@ def needs_of(objects: Iterable[Object]) -> list[Need]:
             path = f"/api/v1/namespaces/{namespace}"
             needs.append(Need(f"namespace {namespace} is missing", _SYNC, path))
         needs += [*_queue(obj["metadata"]), *_role(obj, namespace, roles)]
+        needs += _kueue(obj["metadata"], namespace)
         needs += [*_group(obj), *_topologies(obj)]
         for pod in pods_of(obj):
             needs += [
                 *_scheduler(pod),
                 *_queue(pod.metadata),
+                *_kueue(pod.metadata, namespace),
                 *_references(pod, namespace, accounts),
             ]
         for need in needs:
@@ -102,6 +108,33 @@ def _queue_named(queue: str | None) -> list[Need]:
     fix = f"{_SYNC}: with KAI it makes the queues; or name one of: kubectl get queues"
     path = f"/apis/scheduling.run.ai/v2/queues/{queue}"
     return [Need(f"queue {queue} is missing", fix, path)]
+
+
+def _kueue(metadata: Object, namespace: str) -> list[Need]:
+    """What asks for a queue of Kueue's waits for it for ever, or starts without asking."""
+    labels = metadata.get("labels") or {}
+    needs = []
+    if queue := labels.get(KUEUE_QUEUE):
+        what, fix = f"LocalQueue {queue} is missing in namespace {namespace}", _KUEUE_FIX
+        fix += f"; or name one of: kubectl get localqueues -n {namespace}"
+        path = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{namespace}/localqueues/{queue}"
+        needs = [
+            Need(what, fix, path),
+            # Queues outlive the controller: then nobody would hold the run back, or let it in.
+            Need(
+                "the controller of Kueue is missing", _KUEUE_FIX, "/apis/apps/v1/deployments",
+                lambda listed: any(map(_is_kueue, listed["items"])),
+            ),
+        ]  # fmt: skip
+    if priority := labels.get(KUEUE_PRIORITY):
+        path = f"/apis/kueue.x-k8s.io/v1beta2/workloadpriorityclasses/{priority}"
+        needs.append(Need(f"WorkloadPriorityClass {priority} is missing", _KUEUE_FIX, path))
+    return needs
+
+
+def _is_kueue(deployment: Object) -> bool:
+    labels = deployment["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/name") == "kueue"
 
 
 def _group(obj: Object) -> list[Need]:

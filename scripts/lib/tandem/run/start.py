@@ -13,7 +13,13 @@ from peer_watcher.convert import RUN_ID_LABEL
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.render import OVERLAYS, kustomize, render_variant, require_variant
-from tandem.run.identity import drop_overlay, keep_overlay, write_overlay
+from tandem.run.identity import (
+    AS_THE_VARIANT_SAYS,
+    Placing,
+    drop_overlay,
+    keep_overlay,
+    write_overlay,
+)
 from tandem.run.kube import asker, get, kubectl, require_cluster
 from tandem.run.needs import lacks, needs_of
 from tandem.run.remove import REMOVE_SECONDS, belongings_of, is_young, remove_all, things_of
@@ -215,12 +221,13 @@ def _start(folder: Path, variant: str, admitted: Callable[[], Path]) -> Started:
     return Started(run_of(applied), deadline_of(top))
 
 
-def start(variant: str, run_id: str = "") -> Started:
+def start(variant: str, run_id: str = "", placing: Placing = AS_THE_VARIANT_SAYS) -> Started:
     """Apply a variant and return the run.
 
     Args:
         variant: Folder of kustomize/overlays.
         run_id: The run's id, in all of its names; the variant's own, fixed one by default.
+        placing: Who places it; only for a run with an id of its own.
 
     Raises:
         UserError: The variant is unknown, the cluster lacks something that it needs, or a
@@ -229,7 +236,7 @@ def start(variant: str, run_id: str = "") -> Started:
     require_variant(variant)
     if not run_id:
         return _start(OVERLAYS / variant, variant, lambda: OVERLAYS / variant)
-    folder = write_overlay(variant, run_id)
+    folder = write_overlay(variant, run_id, placing)
     try:
         return _start(folder, variant, lambda: keep_overlay(folder, run_id))
     finally:

@@ -16,7 +16,7 @@ from endpoint_registry.records import ERROR, object_name
 from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import Problem, UserError
 from tandem.paths import ARTIFACTS
-from tandem.policy import QUEUE_LABEL
+from tandem.policy import KUEUE_QUEUE, QUEUE_LABEL
 from tandem.run.identity import variant_of
 from tandem.run.kube import get, kubectl
 from tandem.run.phases import GroupState, states_of
@@ -171,10 +171,16 @@ def status_of(
         since=since,
         groups=tuple(groups),
         endpoints={} if registry is None else registry.get("data") or {},
-        queue=labels.get(QUEUE_LABEL, ""),
+        queue=_queue_of([*parents, *listed]),
         verdict=verdict,
         warnings=tuple(dict.fromkeys(warnings))[-_WARNINGS:],
     )
+
+
+def _queue_of(things: Iterable[Mapping[str, Any]]) -> str:
+    """Return the queue that a run names: KAI's on its objects, Kueue's on them or on its pods."""
+    named = (labels_of(each).get(key) for each in things for key in (QUEUE_LABEL, KUEUE_QUEUE))
+    return next((queue for queue in named if queue), "")
 
 
 def summary_of(run_id: str) -> dict[str, Any] | None:

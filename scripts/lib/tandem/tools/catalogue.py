@@ -135,6 +135,11 @@ def go_modules() -> tuple[GoModule, ...]:
             disk_gib=1.0,
         ),
         GoModule(
+            "kueue",
+            (Program("kueue", "sigs.k8s.io/kueue/cmd/kueue", pinned("kueue")),),
+            disk_gib=2.0,
+        ),
+        GoModule(
             "etcd",
             (Program("etcd", "go.etcd.io/etcd/server/v3", pinned("etcd"), version),),
         ),

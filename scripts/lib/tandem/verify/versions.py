@@ -78,6 +78,7 @@ RULES = (
     _go("containerd", "github.com/containerd/containerd/v2", "containerd"),
     _go("helmfile", "github.com/helmfile/helmfile", "helmfile"),
     _go("kuberay", "github.com/ray-project/kuberay/ray-operator", "kuberay"),
+    _go("kueue", "sigs.k8s.io/kueue", "kueue"),
     _go("kubeconform", "github.com/yannh/kubeconform", "kubeconform"),
     *(
         Rule(f"requirements/{file}.txt", rf"(?m)^{name}==(?P<version>[^\s\\]+)", name)
@@ -129,6 +130,11 @@ RULES += (
     _chart("fake-gpu-operator", 'fake-gpu-operator/fake-gpu-operator\n    version: "'),
     _chart("kuberay-operator", r"kuberay-operator-(?=\d)"),
     _chart("jobset", 'charts/jobset\n    version: "'),
+    _chart("kueue", 'charts/kueue\n    version: "'),
+    Rule("charts/values/kueue.local.yaml", r"tag: (?P<version>\S+)", "kueue"),
+    Rule(
+        "charts/values/kueue.cluster.yaml", r"tag: v(?P<version>\S+)", "kueue", which="online",
+    ),
     Rule("charts/values/jobset.local.yaml", r"tag: (?P<version>\S+)", "jobset"),
     Rule("charts/values/kuberay-operator.local.yaml", r"tag: (?P<version>\S+)", "kuberay"),
     Rule(

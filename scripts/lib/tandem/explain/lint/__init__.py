@@ -1,11 +1,13 @@
-"""Traps of KAI, each a rule with a failing and a passing example in tests/unit/explain/fixtures."""
+"""Traps of KAI and Kueue: rules, each with its examples in tests/unit/explain/fixtures."""
 
 from __future__ import annotations
 
 from tandem.explain.findings import Finding, Rule, Subject
-from tandem.explain.lint import gangs, queues, releases, workloads
+from tandem.explain.lint import gangs, kueue, queues, releases, workloads
 
-RULES: tuple[Rule, ...] = (*workloads.RULES, *gangs.RULES, *queues.RULES, *releases.RULES)
+RULES: tuple[Rule, ...] = (
+    *workloads.RULES, *gangs.RULES, *queues.RULES, *releases.RULES, *kueue.RULES,
+)  # fmt: skip
 
 
 def lint(subject: Subject) -> list[Finding]:
