@@ -24,6 +24,7 @@ OFFERED = {
     "components/dra-computedomain",
     "components/endpoint-registry/rayjob",
     "components/gang-kai/rayclusters/follow",
+    "components/kwok",
     "components/name-references",
     "components/peer-watcher/rayjob",
     "components/rdma-roce",
