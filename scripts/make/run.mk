@@ -53,3 +53,13 @@ bench: .venv/.ready ## measure the README's figures on this machine
 	@$(PY) -m tandem.bench
 	@$(PY) -m tandem.bench_sidecars
 	@$(PY) -m tandem.bench_peer_watcher
+	@$(PY) -m tandem.rehearsal
+
+# Runs of `rehearsal`, and the pods of each; nodes and profile are those of `cluster-up`.
+RUNS ?= 20
+PODS ?= 64
+
+.PHONY: rehearsal
+rehearsal: tools bundle ## many large runs on simulated nodes, measured (RUNS=20 KWOK_NODES=1000)
+	@$(PY) -m tandem.rehearsal --runs $(RUNS) --pods $(PODS) $(addprefix --nodes ,$(KWOK_NODES)) \
+	  $(addprefix --profile ,$(KWOK_PROFILE)) --output $(OUTPUT)

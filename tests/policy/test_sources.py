@@ -25,6 +25,7 @@ OFFERED = {
     "components/endpoint-registry/rayjob",
     "components/gang-kai/rayclusters/follow",
     "components/gang-kai/watcher",
+    "components/kwok",
     "components/name-references",
     "components/peer-watcher/rayjob",
     "components/rdma-roce",

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError
@@ -21,6 +22,7 @@ from tandem_host import (
     cgroups,
     config,
     firewall,
+    kwok,
     network,
     node,
     ownership,
@@ -34,6 +36,7 @@ from tandem_host import (
     teardown,
 )
 from tandem_host.components import containerd, full_cluster
+from tandem_host.components import kwok as kwok_component
 from tandem_host.layout import Layout
 from tandem_host.ownership import Claim
 from tandem_host.probes import Api, ApiError
@@ -46,9 +49,48 @@ _START_SECONDS = 120.0
 #: A component that ended this often while the cluster starts will not come up by itself.
 _HOPELESS_RESTARTS = 4
 
+_T = TypeVar("_T")
 
-def up(gpus: int | None = None) -> ClusterStatus:
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a cluster is to have; None keeps what it has.
+
+    Attributes:
+        gpus: Simulated GPUs of the real node; at first 8.
+        kwok_nodes: Simulated nodes; at first none.
+        kwok_profile: What they are like; at first `h100`.
+    """
+
+    gpus: int | None = None
+    kwok_nodes: int | None = None
+    kwok_profile: str | None = None
+
+    def over(self, settings: Settings, running: Settings) -> Settings:
+        """Return settings with what is wished for, and for the rest what runs.
+
+        Raises:
+            UserError: A profile for nodes that there are none of.
+        """
+        nodes = running.kwok_nodes if self.kwok_nodes is None else self.kwok_nodes
+        if self.kwok_profile is not None and self.kwok_nodes is None and not nodes:
+            raise UserError(
+                Problem(
+                    f"profile {self.kwok_profile} is for simulated nodes, and there are none",
+                    f"say how many: KWOK_NODES=100 KWOK_PROFILE={self.kwok_profile}",
+                ),
+                ExitCode.USAGE,
+            )
+        gpus = running.gpus if self.gpus is None else self.gpus
+        kind = self.kwok_profile or running.kwok_profile
+        return settings.with_gpus(gpus).with_simulated(nodes, kind)
+
+
+def up(wish: Wish = Wish()) -> ClusterStatus:
     """Bring the cluster up, or repair it; does nothing when all is well.
+
+    Args:
+        wish: What it is to have.
 
     Raises:
         UserError: The machine lacks something, belongs to another checkout, or the
@@ -61,7 +103,7 @@ def up(gpus: int | None = None) -> ClusterStatus:
     with ownership.exclusive(settings):
         claim = ownership.refuse_if_taken(settings)
         running = current() if claim is Claim.OURS else settings
-        wanted = settings.with_gpus(running.gpus if gpus is None else gpus)
+        wanted = wish.over(settings, running)
         wanted = replace(wanted, oom_adjust=preflight.lowers_oom_score())
         if claim is Claim.OURS and _complete(wanted):
             loaded = load_into_node(config.CONTAINERD_SOCKET)
@@ -100,7 +142,7 @@ def foresee() -> list[Problem]:
 
 
 def _as_it_runs(settings: Settings) -> Settings:
-    wanted = settings.with_gpus(current().gpus)
+    wanted = Wish().over(settings, current())
     return replace(wanted, oom_adjust=preflight.lowers_oom_score())
 
 
@@ -230,6 +272,7 @@ def _start(settings: Settings) -> None:
             images.result()
         forward = "nameserver" in layout.resolv_conf.read_text(encoding="utf-8")
         _retry(lambda: node.apply_coredns(api, pinned("coredns"), forward=forward))
+        _simulate(settings, api)
         with console.phase("node, GPUs and cluster DNS") as phase:
             _await(settings, lambda: _is_complete(settings), "the node")
             phase.detail = f"{settings.gpus} GPUs"
@@ -266,7 +309,21 @@ def _supervise(settings: Settings) -> None:
         if started_with < time.time() - processes.uptime(found.identity):
             return
     teardown.retire_supervisor(settings)
+    if not settings.kwok_nodes:
+        # Of the components only this one may be wanted no longer.
+        supervisor.stop_components(settings, [kwok_component(settings)])
     supervisor.launch(settings)
+
+
+def _simulate(settings: Settings, api: Api) -> None:
+    """See to it that there are as many simulated nodes as wanted, all Ready."""
+    make, remove = _retry(lambda: kwok.difference(api, settings))
+    if not (settings.kwok_nodes or remove):
+        return
+    with console.phase("simulated nodes") as phase:
+        kwok.change(api, make, remove)
+        kwok.await_ready(api, settings.kwok_nodes, _START_SECONDS)
+        phase.detail = f"{settings.kwok_nodes}: {len(make)} made, {len(remove)} removed"
 
 
 def _load_basic_images(settings: Settings) -> None:
@@ -325,15 +382,13 @@ def _await(
         time.sleep(_POLL_SECONDS)
 
 
-def _retry(call: Callable[[], None]) -> None:
+def _retry(call: Callable[[], _T]) -> _T:
     """Call until it works: RBAC and controllers follow the API server by some moments."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            call()
+            return call()
         except (ApiError, OSError, http.client.HTTPException):
             if time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_SECONDS)
-        else:
-            return

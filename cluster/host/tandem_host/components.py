@@ -1,4 +1,6 @@
-"""The seven processes of a cluster: argument lists, health probes, order. Pure functions.
+"""The seven processes of a cluster, and an eighth for simulated nodes, as pure functions.
+
+Each is an argument list, a health probe and a place in the order.
 
 The full cluster and the tests' control plane take their processes from here, so that a
 flag is written once. A `Component` is a value: nothing in this module starts anything.
@@ -24,6 +26,13 @@ from tandem_host.settings import (
 
 #: Label of every node that a provider of ours made.
 NODE_LABEL = "tandem.dev/local=true"
+#: KWOK manages the nodes with this annotation, and no others.
+KWOK_ANNOTATION, KWOK_FAKE = "kwok.x-k8s.io/node", "fake"
+#: Addresses of simulated pods: of class E, which no network routes and no real pod has.
+_KWOK_CIDR = "240.0.0.0/12"
+#: KWOK renews a lease each quarter of this: two tries within the 50 s that the node controller
+#: waits, and 50 requests a second for 1,000 nodes in place of 100.
+_KWOK_LEASE_SECONDS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,20 +276,57 @@ def proxy(settings: Settings) -> Component:
     )
 
 
+def kwok(settings: Settings) -> Component:
+    """Return KWOK, the kubelet of every simulated node and of no other.
+
+    As `admin`: it does what as many kubelets would do, and the API server's queues for one
+    user are too short for that.
+    """
+    layout = Layout(settings.state)
+    server = f"127.0.0.1:{settings.ports.kwok}"
+    return Component(
+        name="kwok",
+        argv=(
+            str(settings.bin / "kwok"),
+            f"--kubeconfig={layout.kubeconfig('admin')}",
+            f"--config={layout.kwok_config}",
+            f"--manage-nodes-with-annotation-selector={KWOK_ANNOTATION}={KWOK_FAKE}",
+            f"--cidr={_KWOK_CIDR}",
+            f"--node-lease-duration-seconds={_KWOK_LEASE_SECONDS}",
+            # Its server answers for the containers of simulated pods too, and asks nobody who
+            # they are: on loopback only.
+            f"--server-address={server}",
+        ),
+        probe=HttpProbe(f"http://{server}/healthz"),
+        needs=("kube-apiserver",),
+        inputs=(layout.kwok_config, layout.kubeconfig("admin"), layout.cert("admin")),
+        stop_seconds=3.0,
+        # It looks for configuration there: never in the home of whoever starts the cluster.
+        env=(("KWOK_WORKDIR", str(layout.root / "kwok")),),
+    )
+
+
 def control_plane(settings: Settings) -> tuple[Component, ...]:
     """Return what answers the API, in the order to start."""
     return (etcd(settings), apiserver(settings), controller_manager(settings))
 
 
 def full_cluster(settings: Settings) -> tuple[Component, ...]:
-    """Return all seven components in the order to start; they stop in the reverse order."""
+    """Return all components in the order to start; they stop in the reverse order."""
     return (
         containerd(settings),
         *control_plane(settings),
         scheduler(settings),
         proxy(settings),
         kubelet(settings),
+        *((kwok(settings),) if settings.kwok_nodes else ()),
     )
+
+
+def possible(settings: Settings) -> tuple[Component, ...]:
+    """Return every component that may be running, whatever the settings ask for now."""
+    parts = full_cluster(settings)
+    return parts if settings.kwok_nodes else (*parts, kwok(settings))
 
 
 def _control_loop(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tandem.paths import KWOK
 from tandem_host.layout import Layout
 from tandem_host.settings import (
     BRIDGE,
@@ -231,6 +232,12 @@ def cni(settings: Settings) -> str:
     })  # fmt: skip
 
 
+def kwok_stages() -> str:
+    """Return what KWOK does with simulated nodes and their pods: every stage, in one stream."""
+    paths = sorted((KWOK / "stages").glob("*.yaml"))
+    return "---\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
 def resolv_conf(host: str) -> str:
     """Return the host's resolver configuration without servers that a pod cannot reach."""
     kept = [line for line in host.splitlines() if not _LOOPBACK_SERVER.match(line)]
@@ -251,6 +258,8 @@ def files(settings: Settings) -> dict[Path, str]:
     found[layout.proxy_config] = proxy(settings)
     found[layout.containerd_config] = containerd(settings)
     found[layout.cni / "10-tandem.conflist"] = cni(settings)
+    if settings.kwok_nodes:
+        found[layout.kwok_config] = kwok_stages()
     return found
 
 

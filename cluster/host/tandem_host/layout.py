@@ -60,6 +60,11 @@ class Layout:
         return self.config / "containerd.toml"
 
     @property
+    def kwok_config(self) -> Path:
+        """What KWOK does with simulated nodes and their pods."""
+        return self.config / "kwok.yaml"
+
+    @property
     def cni(self) -> Path:
         """Folder of the CNI network list."""
         return self.config / "cni"

@@ -28,6 +28,8 @@ WARM_DISK = 3 * _GIB
 #: The cluster's programs and the caches of their compiler, on top of that.
 TOOLS_DISK = 8 * _GIB
 MEMORY = 4 * _GIB
+#: What a simulated node and its share of the pods add to the control plane, with room to spare.
+KWOK_NODE_MEMORY = 3 * 1024**2
 #: A socket's path has 107 characters at most; the kubelet's longest is below this folder.
 LONGEST_STATE_PATH = 107 - len("/kubelet/pod-resources/4294967295")
 #: Images without which no pod starts and no name resolves.
@@ -84,6 +86,7 @@ class Facts:
     warm: bool = False
     to_build: int = 0
     free_memory: int = 1 << 60
+    kwok_nodes: int = 0
     state_path: str = ""
 
 
@@ -158,10 +161,12 @@ def _room(facts: Facts) -> Iterator[Problem]:
             f" {_gib(needed)} are needed",
             "free space, or: make cluster-down PURGE=1 (deletes the node's images)",
         )
-    if facts.free_memory < MEMORY:
+    memory = MEMORY + facts.kwok_nodes * KWOK_NODE_MEMORY
+    if facts.free_memory < memory:
+        fewer = "; or fewer simulated nodes (KWOK_NODES)" if facts.kwok_nodes else ""
         yield Problem(
-            f"{_gib(facts.free_memory)} of memory are free, {_gib(MEMORY)} are needed",
-            "end other programs, or take a larger machine",
+            f"{_gib(facts.free_memory)} of memory are free, {_gib(memory)} are needed",
+            f"end other programs, or take a larger machine{fewer}",
         )
 
 
@@ -214,6 +219,7 @@ def gather(settings: Settings) -> Facts:
         disk_folder=str(folder),
         warm=_is_folder(layout.containerd / "io.containerd.metadata.v1.bolt"),
         free_memory=_available_memory(),
+        kwok_nodes=settings.kwok_nodes,
         state_path=str(settings.state),
     )
 

@@ -70,6 +70,7 @@ class Api:
         body: Any = None,
         *,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Any:
         """Send one request and return the parsed answer.
 
@@ -79,7 +80,8 @@ class Api:
         """
         with _connection(self._probe, self._layout, self._timeout) as connection:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": content_type})
+            headers = {"Content-Type": content_type, "Accept": accept}
+            connection.request(method, path, data, headers)
             response = connection.getresponse()
             text = response.read().decode()
         if response.status >= _FIRST_ERROR:

@@ -28,6 +28,7 @@ NODE_NAME = "local"
 CLUSTER_DOMAIN = "cluster.local"
 GPU_RESOURCE = "nvidia.com/gpu"
 DEFAULT_GPUS = 8
+DEFAULT_PROFILE = "h100"
 #: Parent of every cgroup that a pod gets: tells ours from those of another kubelet.
 CGROUP_ROOT = "/tandem"
 #: One host cluster a machine: its owner is written here, outside of every checkout.
@@ -49,6 +50,7 @@ class Ports:
     kubelet_health: int = 10248
     proxy_metrics: int = 10249
     proxy_health: int = 10256
+    kwok: int = 10247
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Settings:
         checkout: The checkout that owns the cluster; named to whoever else wants one.
         address: Address that the API server and the metrics listen on.
         gpus: Simulated GPUs of the node.
+        kwok_nodes: Simulated nodes beside the real one.
+        kwok_profile: What they are like: a file of cluster/kwok/profiles.
         oom_adjust: Whether processes may lower their OOM score (CAP_SYS_RESOURCE).
         ports: TCP ports of the components.
     """
@@ -70,6 +74,8 @@ class Settings:
     checkout: Path
     address: str = NODE_IP
     gpus: int = DEFAULT_GPUS
+    kwok_nodes: int = 0
+    kwok_profile: str = DEFAULT_PROFILE
     oom_adjust: bool = True
     ports: Ports = field(default_factory=Ports)
 
@@ -81,6 +87,10 @@ class Settings:
     def with_gpus(self, gpus: int) -> Self:
         """Return these settings with another number of GPUs."""
         return replace(self, gpus=gpus)
+
+    def with_simulated(self, nodes: int, profile: str) -> Self:
+        """Return these settings with so many simulated nodes of a profile."""
+        return replace(self, kwok_nodes=nodes, kwok_profile=profile)
 
     def to_json(self) -> str:
         """Return the settings as text for another process of ours."""

@@ -12,13 +12,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tandem_host import node, probes, processes
+from tandem_host import kwok, node, probes, processes
 from tandem_host.components import Component, full_cluster
 from tandem_host.layout import Layout
 from tandem_host.probes import Api, ApiError
 from tandem_host.settings import Settings
 
 _TIMEOUT = 0.5
+#: A list of a thousand nodes takes longer than one node.
+_LIST_TIMEOUT = 5.0
 _MIB = 1024 * 1024
 
 
@@ -42,7 +44,8 @@ class ClusterStatus:
     """The whole cluster, as seen now."""
 
     running: bool
-    #: Everything runs and answers, and the node offers as many GPUs as it should.
+    #: Everything runs and answers, the node offers as many GPUs as it should, and there are as
+    #: many simulated nodes as there should be.
     healthy: bool = field(init=False)
     supervisor_pid: int | None
     components: list[ComponentStatus]
@@ -52,6 +55,11 @@ class ClusterStatus:
     dns: bool
     rss_mib: int
     kubeconfig: str
+    #: Simulated nodes: Ready, there, wanted, and what they are like.
+    kwok_ready: int = 0
+    kwok_nodes: int = 0
+    kwok_wanted: int = 0
+    kwok_profile: str = ""
 
     def __post_init__(self) -> None:
         """Judge what was seen; old settings alone make nothing unhealthy."""
@@ -77,6 +85,11 @@ class ClusterStatus:
             found.append("the node is not Ready")
         if self.gpus != gpus:
             found.append(f"the node offers {self.gpus} GPUs instead of {gpus}")
+        if (self.kwok_ready, self.kwok_nodes) != (self.kwok_wanted,) * 2:
+            found.append(
+                f"{self.kwok_ready} of {self.kwok_nodes} simulated nodes are Ready instead of"
+                f" {self.kwok_wanted}"
+            )
         if not self.dns:
             found.append("the cluster's DNS does not answer")
         return found
@@ -93,13 +106,15 @@ def look(settings: Settings, kubeconfig: str) -> ClusterStatus:
         return ClusterStatus(
             running=False, supervisor_pid=None, components=components, node_ready=False, gpus=0,
             gpus_wanted=settings.gpus, dns=False, rss_mib=0, kubeconfig=kubeconfig,
+            kwok_wanted=settings.kwok_nodes, kwok_profile=settings.kwok_profile,
         )  # fmt: skip
-    with ThreadPoolExecutor(len(parts) + 2) as pool:
+    with ThreadPoolExecutor(len(parts) + 3) as pool:
         answers = [
             pool.submit(probes.healthy, part.probe, layout, timeout=_TIMEOUT) for part in parts
         ]
         found_node = pool.submit(_node, settings)
         dns = pool.submit(node.dns_answers, timeout=_TIMEOUT)
+        simulated = pool.submit(_simulated, settings)
         components = [
             _component(
                 part, processes.main_process(running, part.name), known, healthy=answer.result()
@@ -108,6 +123,7 @@ def look(settings: Settings, kubeconfig: str) -> ClusterStatus:
         ]
         this_node = found_node.result()
         dns_answers = dns.result()
+        kwok_ready, kwok_nodes = simulated.result()
     supervisor = processes.main_process(running, processes.SUPERVISOR)
     supervisor_pid = supervisor.pid if supervisor else None
     supervisor_rss = processes.resident_bytes(supervisor.pid) // _MIB if supervisor else 0
@@ -121,6 +137,10 @@ def look(settings: Settings, kubeconfig: str) -> ClusterStatus:
         dns=dns_answers,
         rss_mib=sum(c.rss_mib for c in components) + supervisor_rss,
         kubeconfig=kubeconfig,
+        kwok_ready=kwok_ready,
+        kwok_nodes=kwok_nodes,
+        kwok_wanted=settings.kwok_nodes,
+        kwok_profile=settings.kwok_profile,
     )
 
 
@@ -145,11 +165,19 @@ def table(status: ClusterStatus) -> str:
         "",
         f"supervisor  {supervisor}",
         f"node        {'Ready' if status.node_ready else 'NOT READY'}, {gpus}",
+        *_simulated_line(status),
         f"dns         {'answers' if status.dns else 'DOES NOT ANSWER'}",
         f"memory      {status.rss_mib} MiB in all",
         f"kubeconfig  {status.kubeconfig}",
     ]
     return "\n".join(lines)
+
+
+def _simulated_line(status: ClusterStatus) -> list[str]:
+    if not status.kwok_wanted:
+        return []
+    many = f"{status.kwok_ready} of {status.kwok_wanted}"
+    return [f"simulated   {many} nodes Ready, {status.kwok_profile}"]
 
 
 def duration(seconds: float) -> str:
@@ -186,6 +214,14 @@ def _known(layout: Layout) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(layout.status.read_text(encoding="utf-8"))["components"]
         return found
     return {}
+
+
+def _simulated(settings: Settings) -> tuple[int, int]:
+    """Return how many simulated nodes are Ready and there; those that nobody wants, too."""
+    timeout = _LIST_TIMEOUT if settings.kwok_nodes else _TIMEOUT
+    with suppress(OSError, ApiError, ValueError):
+        return kwok.count(Api(settings, timeout=timeout))
+    return 0, 0
 
 
 def _node(settings: Settings) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.process import run
 from tandem_host import cgroups, config, mounts, network, probes, processes, record
-from tandem_host.components import full_cluster
+from tandem_host.components import possible
 from tandem_host.layout import Layout
 from tandem_host.processes import Identity
 from tandem_host.record import Record
@@ -63,7 +63,7 @@ def retire_supervisor(settings: Settings) -> None:
 
 def end_processes(settings: Settings) -> None:
     """End pods and components in an order in which nothing hangs or is started again."""
-    parts = {component.name: component for component in full_cluster(settings)}
+    parts = {component.name: component for component in possible(settings)}
     runtime = parts.pop("containerd")
     # The kubelet first (with all that only needs the API): it would start pods again.
     stop_components(settings, parts.values())

@@ -33,6 +33,7 @@ exit codes: 0 ok, 1 a step failed, 2 usage, 3 a precondition is not met
 
 _SYNC_SECONDS = 600
 _TOOLS_SECONDS = 3600
+_EXPLAIN_SECONDS = 120
 _RUN_SECONDS = 1800
 #: Variants of the local cluster that are measured, with the most seconds to the first step (the
 #: first rollout lies before it).
@@ -82,6 +83,25 @@ def _api_server(folder: Path) -> Figure:
         plane.stop()
 
 
+def _explain(folder: Path) -> Figure:
+    """Measure `make explain` of a run of 64 workers against a list of 1,000 nodes."""
+    from tandem.rehearsal import Plan, run_folder  # noqa: PLC0415 - help needs no provider
+    from tandem_host import kwok  # noqa: PLC0415
+
+    plan = Plan("prod-disagg-jobset", 1, 68, 64, 8, 1000, "h100")
+    file = folder / "nodes.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = kwok.nodes(kwok.profile(plan.profile), plan.nodes)
+    file.write_text(json.dumps({"kind": "List", "items": nodes}), encoding="utf-8")
+    with run_folder(plan, plan.run_ids[0]) as run_of_64:
+        words = [sys.executable, "-m", "tandem.explain", str(run_of_64), "--nodes", str(file)]
+        return _seconds(
+            "make explain, 64 workers, 1,000 nodes",
+            lambda: run(words, timeout=_EXPLAIN_SECONDS),
+            2,
+        )
+
+
 def _sync(folder: Path, name: str) -> Callable[[], object]:
     return lambda: run(
         ["helmfile", "sync"], cwd=ROOT, timeout=_SYNC_SECONDS, log=folder / f"{name}.log"
@@ -120,6 +140,7 @@ def measure(*, with_run: bool) -> list[Figure]:
         figures = [
             _seconds("make tools, nothing to do", _tools, 2),
             _api_server(Path(scratch)),
+            _explain(folder),
         ]
     figures += [
         _seconds("cluster-up, warm", lambda: _cluster("up"), 15),

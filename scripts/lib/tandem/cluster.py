@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from argparse import ArgumentTypeError
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,17 +16,20 @@ from typing import Any, Protocol
 from tandem.cli import Parser, whole_number
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
-from tandem.paths import CLUSTER, KUBECONFIG
+from tandem.paths import CLUSTER, KUBECONFIG, KWOK
 from tandem.process import run, tool_env
 
 #: Which provider brought this checkout's cluster up.
 PROVIDER_FILE = CLUSTER / "provider"
 AUTO = "auto"
+#: More simulated nodes than this no API server on one machine of ours was seen to bear.
+MOST_NODES = 2000
 _REACH_SECONDS = 10
 _EXAMPLES = """\
 examples:
   python -m tandem.cluster up                      # picks a provider and says why
   python -m tandem.cluster up --provider host --gpus 4
+  python -m tandem.cluster up --kwok-nodes 1000 --kwok-profile gb300-nvl72
   python -m tandem.cluster status --output json
   python -m tandem.cluster down --purge            # deletes the node's images too
 
@@ -46,6 +50,8 @@ class Options:
     """What the command line asks for."""
 
     gpus: int | None = None
+    kwok_nodes: int | None = None
+    kwok_profile: str | None = None
     purge: bool = False
     force: bool = False
 
@@ -84,9 +90,11 @@ class Host:
 
         if remembered() == "existing":
             console.note("the existing cluster is forgotten here; it goes on running")
-        found = cluster.up(options.gpus)
+        found = cluster.up(cluster.Wish(options.gpus, options.kwok_nodes, options.kwok_profile))
+        simulated = f", {found.kwok_ready} simulated nodes" if found.kwok_nodes else ""
         console.ok(
-            f"host cluster: {found.gpus} GPUs, {found.rss_mib} MiB in all, KUBECONFIG={KUBECONFIG}"
+            f"host cluster: {found.gpus} GPUs{simulated}, {found.rss_mib} MiB in all,"
+            f" KUBECONFIG={KUBECONFIG}"
         )
 
     def down(self, options: Options) -> None:
@@ -121,11 +129,21 @@ class Existing:
 
     def up(self, options: Options) -> None:
         """Check that it answers and make it the one that everything here talks to."""
+        refused = []
         if options.gpus is not None:
-            raise UserError(
-                Problem("an existing cluster has the GPUs that it has", "leave out --gpus"),
-                ExitCode.USAGE,
+            refused.append(
+                Problem("an existing cluster has the GPUs that it has", "leave out --gpus")
             )
+        if options.kwok_nodes is not None or options.kwok_profile is not None:
+            refused.append(
+                Problem(
+                    "simulated nodes are made in the host provider's cluster only: among the"
+                    " nodes of an existing one they would take pods that mean a real one",
+                    "PROVIDER=host, or leave out KWOK_NODES and KWOK_PROFILE",
+                )
+            )
+        if refused:
+            raise UserError(refused, ExitCode.USAGE)
         problems = self.foresee()
         if problems:
             raise UserError(problems)
@@ -245,7 +263,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(text)
         return ExitCode.OK if report.healthy else ExitCode.FAILURE
     if options.command == "up":
-        chosen.up(Options(gpus=options.gpus))
+        chosen.up(
+            Options(
+                gpus=options.gpus,
+                kwok_nodes=options.kwok_nodes,
+                kwok_profile=options.kwok_profile,
+            )
+        )
         PROVIDER_FILE.parent.mkdir(parents=True, exist_ok=True)
         PROVIDER_FILE.write_text(provider, encoding="utf-8")
     else:
@@ -333,6 +357,20 @@ def _ready(node: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
+def _profiles() -> list[str]:
+    return sorted(path.stem for path in (KWOK / "profiles").glob("*.yaml"))
+
+
+def profile_name(name: str) -> str:
+    """Return the name of a profile as it was given: an argument type that refuses others."""
+    if name not in _profiles():
+        raise ArgumentTypeError(
+            f"there is no profile {name!r} of simulated nodes\n"
+            f"choose one of: {', '.join(_profiles())}"
+        )
+    return name
+
+
 def _parser() -> Parser:
     parser = Parser(
         "python -m tandem.cluster", "Bring a cluster up, take it down, look at it.", _EXAMPLES
@@ -343,6 +381,16 @@ def _parser() -> Parser:
         "--gpus",
         type=whole_number(0, 1024, example=8),
         help="simulated GPUs of the node (host; default 8)",
+    )
+    up.add_argument(
+        "--kwok-nodes",
+        type=whole_number(0, MOST_NODES, example=100),
+        help="simulated nodes beside the real one (host; default: as many as there are)",
+    )
+    up.add_argument(
+        "--kwok-profile",
+        type=profile_name,
+        help=f"what they are like: {', '.join(_profiles())} (default: h100)",
     )
     down = commands.add_parser("down", help="take the cluster down; images and logs stay")
     down.add_argument("--purge", action="store_true", help="delete images and logs too")

@@ -23,3 +23,5 @@ BUILD = ROOT / "build"
 #: Everything that is only a cache: may be deleted at any time.
 CACHE = ROOT / ".cache"
 VERSIONS = ROOT / "versions.yaml"
+#: Simulated nodes: profiles and stages.
+KWOK = ROOT / "cluster" / "kwok"

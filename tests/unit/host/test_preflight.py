@@ -35,6 +35,7 @@ LACKS = [
     (Facts(free_disk=14 * GIB, disk_folder="/x"), "14.0 GiB free on the disk of /x", "PURGE"),
     (Facts(free_disk=2 * GIB, warm=True), "3.0 GiB are needed", "free space"),
     (Facts(free_memory=3 * GIB), "3.0 GiB of memory are free, 4.0 GiB", "end other programs"),
+    (Facts(free_memory=5 * GIB, kwok_nodes=1000), "memory are free, 6.9 GiB", "(KWOK_NODES)"),
 ]
 
 

@@ -73,6 +73,7 @@ def go_modules() -> tuple[GoModule, ...]:
     cni = "github.com/containernetworking/plugins/plugins"
     cni_stamp = f"{cni.removesuffix('/plugins')}/pkg/utils/buildversion.BuildVersion"
     stamps.append((cni_stamp, pinned("cni-plugins")))
+    stamps.append(("sigs.k8s.io/kwok/pkg/consts.Version", pinned("kwok")))
     containerd = "github.com/containerd/containerd/v2"
     version = ("--version",)
     kube_programs = tuple(
@@ -96,6 +97,7 @@ def go_modules() -> tuple[GoModule, ...]:
                 *kube_programs,
                 *cni_programs,
                 Program("jobset", "sigs.k8s.io/jobset", pinned("jobset")),
+                Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", pinned("kwok"), version),
                 Program("coredns", "./coredns", pinned("coredns"), ("-version",)),
                 Program("pause", "./pause", ""),
             ),

@@ -47,6 +47,7 @@ _GO_MODULES = {
     "github.com/coredns/coredns": "coredns",
     "github.com/containernetworking/plugins": "cni-plugins",
     "sigs.k8s.io/jobset": "jobset",
+    "sigs.k8s.io/kwok": "kwok",
 }
 
 #: Packages pinned in requirements/<file>.in, as their lock repeats them.

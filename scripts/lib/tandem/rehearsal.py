@@ -1,0 +1,430 @@
+"""`make rehearsal`: many large runs on simulated nodes, and what that costs the control plane.
+
+The runs are rendered as `make run` renders them (a variant, a run's own id), with component
+`kwok`, more workers and more GPUs for each. Everything between them and the simulated kubelets
+is real: API server, etcd, scheduler, Job controller, JobSet. All of it is removed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+from kubernetes import client
+
+from peer_watcher.convert import RUN_ID_LABEL
+from tandem.cli import Parser, whole_number
+from tandem.cluster import MOST_NODES, profile_name
+from tandem.console import console
+from tandem.errors import ExitCode, Problem, UserError, run_main
+from tandem.explain.pods import pod_sets
+from tandem.figures import Figure, report
+from tandem.paths import KUBECONFIG, ROOT
+from tandem.process import run, stream
+from tandem.render import OVERLAYS, kustomize, require_variant
+from tandem.run.identity import drop_overlay, write_overlay
+from tandem.run.kube import api_client, kubectl, require_cluster
+from tandem.run.remove import remove_all
+from tandem.run.watches import Seen, WatchInto
+from tandem.yamls import dump, dump_all, load_all
+from tandem_host import cluster as host
+from tandem_host import kwok, settings, status
+from tandem_host.probes import Api, ApiError
+
+Object = dict[str, Any]
+
+NAMESPACE = "tandem"
+WORKERS = "rl-workers"
+GPU = "nvidia.com/gpu"
+PREFIX = "scale"
+_MOST_RUNS = 99
+#: Far beyond what two cores need for 1,280 pods: only a hang uses it up.
+_RUNNING_SECONDS = 900.0
+_SYNC_SECONDS = 600
+_PROGRESS_SECONDS = 10.0
+_REQUESTS = re.compile(r"(?m)^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<value>\S+)$")
+_COMPONENTS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager", "kwok")
+#: How the JobSet controller's pod is called.
+_JOBSET_POD = "jobset-controller-manager"
+
+_EPILOG = """\
+examples:
+  python -m tandem.rehearsal                                  20 runs of 64 pods, 1,000 nodes
+  python -m tandem.rehearsal --nodes 30 --runs 1 --pods 16
+  python -m tandem.rehearsal --profile gb300-nvl72 --output json
+
+Uses this checkout's host cluster, or makes one and takes it down again. Not with runs on it.
+
+exit codes: 0 ok, 1 the pods did not all run, 2 usage, 3 a precondition is not met
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is rehearsed.
+
+    Attributes:
+        variant: Folder of kustomize/overlays; has to make a JobSet with `rl-workers`.
+        runs: How many runs.
+        pods: Pods of each run, all of them.
+        workers: Those of the pods that hold GPUs.
+        gpus: GPUs of each worker.
+        nodes: Simulated nodes.
+        profile: What they are like.
+    """
+
+    variant: str
+    runs: int
+    pods: int
+    workers: int
+    gpus: int
+    nodes: int
+    profile: str
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs' ids."""
+        return [f"{PREFIX}-{number:02}" for number in range(1, self.runs + 1)]
+
+
+def gpus_that_fit(node_gpus: int, nodes: int, workers: int) -> int:
+    """Return the most GPUs that each of so many workers can have; 0 when not even one.
+
+    A divisor of a node's, so that no node is left with a rest that nobody can use.
+    """
+    for each in range(node_gpus, 0, -1):
+        if node_gpus % each == 0 and node_gpus // each * nodes >= workers:
+            return each
+    return 0
+
+
+def others_of(objects: Iterable[Object]) -> int:
+    """Return how many pods a rendered run has beside its workers.
+
+    Raises:
+        UserError: It has no workers that could be made more.
+    """
+    listed = list(objects)
+    found = [pods for obj in listed for pods in pod_sets(obj)]
+    if not any(obj["kind"] == "JobSet" and _workers(obj) is not None for obj in listed):
+        raise UserError(
+            Problem(f"the variant has no JobSet with a group {WORKERS}",
+                    "VARIANT=disagg-jobset, or another one with a JobSet"),
+            ExitCode.USAGE,
+        )  # fmt: skip
+    return sum(pods.count for pods in found if pods.role != WORKERS)
+
+
+def _workers(jobset: Object) -> int | None:
+    """Return the place of the workers among a JobSet's groups."""
+    names = [job["name"] for job in jobset["spec"]["replicatedJobs"]]
+    return names.index(WORKERS) if WORKERS in names else None
+
+
+def scaled(made: Object, objects: Iterable[Object], plan: Plan) -> Object:
+    """Return a run's overlay with the plan's workers and GPUs, on simulated nodes. Pure.
+
+    Args:
+        made: The overlay as `make run` has it.
+        objects: What the variant renders to.
+        plan: How many workers, with how many GPUs.
+    """
+    [jobset] = [obj for obj in objects if obj["kind"] == "JobSet"]
+    place = _workers(jobset)
+    job = f"/spec/replicatedJobs/{place}/template/spec"
+    patch: list[Object] = [
+        {"op": "replace", "path": f"{job}/parallelism", "value": plan.workers},
+        {"op": "replace", "path": f"{job}/completions", "value": plan.workers},
+    ]
+    resources = f"{job}/template/spec/containers/0/resources"
+    patch += [
+        {"op": "add", "path": f"{resources}/{which}/nvidia.com~1gpu", "value": plan.gpus}
+        for which in ("requests", "limits")
+    ]
+    components = [f"../../kustomize/components/{each}" for each in ("crd-schema", "kwok")]
+    return {
+        **made,
+        "components": [*made["components"], *components],
+        "patches": [*made["patches"], {"target": {"kind": "JobSet"}, "patch": dump(patch)}],
+    }
+
+
+def requests_of(metrics: str) -> dict[str, float]:
+    """Return how many requests the API server has answered, by resource ("" for others)."""
+    found: dict[str, float] = {}
+    for match in _REQUESTS.finditer(metrics):
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
+        resource = labels.get("resource", "")
+        found[resource] = found.get(resource, 0.0) + float(match["value"])
+    return found
+
+
+def spread_of(pods: Iterable[Object]) -> tuple[float, float]:
+    """Return the seconds from the first pod's creation to the last one bound, and Ready."""
+    made, bound, ready = [], [], []
+    for pod in pods:
+        times = {c["type"]: c["lastTransitionTime"] for c in pod["status"]["conditions"]}
+        made.append(datetime.fromisoformat(pod["metadata"]["creationTimestamp"]))
+        bound.append(datetime.fromisoformat(times["PodScheduled"]))
+        ready.append(datetime.fromisoformat(times["Ready"]))
+    first = min(made)
+    return (max(bound) - first).total_seconds(), (max(ready) - first).total_seconds()
+
+
+def faults_of(pods: Iterable[Object], plan: Plan) -> list[Problem]:
+    """Return why the pods are not those that were planned, all running on simulated nodes."""
+    listed = list(pods)
+    problems = []
+    wanted = plan.runs * plan.pods
+    if len(listed) != wanted:
+        problems.append(Problem(f"there are {len(listed)} pods instead of {wanted}", "see above"))
+    for pod in listed:
+        phase, node = pod["status"].get("phase"), pod["spec"].get("nodeName", "")
+        if phase != "Running" or not node.startswith(f"{plan.profile}-"):
+            name = pod["metadata"]["name"]
+            problems.append(Problem(f"pod {name} is {phase} on node {node!r}", "see its Events"))
+    return problems[:5]
+
+
+def render_runs(plan: Plan) -> dict[str, str]:
+    """Return the manifests of each run, by its id."""
+    with ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(lambda run_id: _render(plan, run_id), plan.run_ids))
+    return dict(zip(plan.run_ids, texts, strict=True))
+
+
+def _render(plan: Plan, run_id: str) -> str:
+    with run_folder(plan, run_id) as folder:
+        return dump_all(kustomize(folder))
+
+
+@contextmanager
+def run_folder(plan: Plan, run_id: str) -> Iterator[Path]:
+    """Have a folder with a run's kustomization for as long as it is looked at."""
+    folder = write_overlay(plan.variant, run_id)
+    try:
+        file = folder / "kustomization.yaml"
+        [made] = load_all(file.read_text(encoding="utf-8"))
+        objects = kustomize(OVERLAYS / plan.variant)
+        file.write_text(dump(scaled(made, objects, plan)), encoding="utf-8")
+        yield folder
+    finally:
+        drop_overlay(folder)
+
+
+def plan_of(variant: str, runs: int, pods: int, nodes: int, profile: str) -> Plan:
+    """Return the plan for so many runs of so many pods.
+
+    Raises:
+        UserError: The variant is of another shape, or it would never fit.
+    """
+    require_variant(variant)
+    objects = kustomize(OVERLAYS / variant)
+    others = others_of(objects)
+    workers = pods - others
+    if workers < 1:
+        raise UserError(
+            Problem(f"a run of {variant} has {others} pods beside its workers: {pods} are too few",
+                    f"PODS={others + 1} or more"),
+            ExitCode.USAGE,
+        )  # fmt: skip
+    kind = kwok.profile(profile)
+    gpus = gpus_that_fit(kind.gpus, nodes, runs * workers)
+    if not gpus:
+        raise UserError(
+            Problem(
+                f"{runs} x {workers} workers need a GPU each, {nodes} nodes of {profile} have"
+                f" {nodes * kind.gpus}",
+                f"KWOK_NODES={-(-runs * workers // kind.gpus)} or more, or fewer runs",
+            ),
+            ExitCode.USAGE,
+        )
+    return Plan(variant, runs, pods, workers, gpus, nodes, profile)
+
+
+def _await_running(plan: Plan) -> None:
+    """Watch the Jobs until all their pods are ready; tell how far it is every now and then."""
+    batch = client.BatchV1Api(api_client())
+    seen: Queue[Seen] = Queue()
+    watch = WatchInto(
+        "Job", seen, batch.list_namespaced_job, namespace=NAMESPACE,
+        label_selector=f"{RUN_ID_LABEL} in ({','.join(plan.run_ids)})",
+    )  # fmt: skip
+    watch.start()
+    wanted, ready = plan.runs * plan.pods, 0
+    counts: dict[str, int] = {}
+    deadline = time.monotonic() + _RUNNING_SECONDS
+    told = time.monotonic()
+    try:
+        while ready < wanted:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    Problem(f"{ready} of {wanted} pods run after {_RUNNING_SECONDS:.0f} s",
+                            "kubectl get events -n tandem, .cluster/host/logs"),
+                    ExitCode.FAILURE,
+                )  # fmt: skip
+            with suppress(Empty):
+                job = seen.get(timeout=1.0).obj
+                counts[job["metadata"]["name"]] = int((job.get("status") or {}).get("ready") or 0)
+                ready = sum(counts.values())
+            if time.monotonic() - told > _PROGRESS_SECONDS:
+                told = time.monotonic()
+                console.note(f"{ready} of {wanted} pods run")
+    finally:
+        watch.stop()
+
+
+def _pods(plan: Plan) -> list[Object]:
+    selector = f"{RUN_ID_LABEL} in ({','.join(plan.run_ids)})"
+    said = kubectl("get", "pods", "-n", NAMESPACE, f"--selector={selector}", "-o", "json",
+                   timeout=120)  # fmt: skip
+    found: list[Object] = json.loads(said)["items"]
+    return found
+
+
+def _jobset_mib(api: Api) -> float | None:
+    """Return what the JobSet controller holds in RAM, as its kubelet counts; None when unknown."""
+    with suppress(OSError, ApiError, KeyError, ValueError, TypeError):
+        summary = api.call("GET", "/api/v1/nodes/local/proxy/stats/summary")
+        for pod in summary["pods"]:
+            if pod["podRef"]["name"].startswith(_JOBSET_POD):
+                sizes = (int(each["memory"]["rssBytes"]) for each in pod["containers"])
+                return sum(sizes) / 2**20
+    return None
+
+
+def _memory(api: Api, when: str) -> list[Figure]:
+    found = status.look(settings.current(), "")
+    sizes = {component.name: component.rss_mib for component in found.components}
+    figures = [
+        Figure(f"memory of {name}, {when}", float(sizes[name]), unit="MiB")
+        for name in _COMPONENTS
+        if name in sizes
+    ]
+    jobset = _jobset_mib(api)
+    if jobset is not None:
+        figures.append(Figure(f"memory of the JobSet controller, {when}", jobset, unit="MiB"))
+    return figures
+
+
+@contextmanager
+def _nodes(plan: Plan) -> Iterator[float]:
+    """Have the simulated nodes, and afterwards what was there before; yield the seconds."""
+    was_up = status.look(settings.current(), "").running
+    before = settings.current() if was_up else settings.default()
+    try:
+        if not was_up:
+            stream("tandem.cluster", "up", "--provider", "host", "--kwok-nodes", "0")
+        started = time.monotonic()
+        stream("tandem.cluster", "up", "--provider", "host", "--kwok-nodes", str(plan.nodes),
+               "--kwok-profile", plan.profile)  # fmt: skip
+        yield time.monotonic() - started
+    finally:
+        if was_up:
+            host.up(host.Wish(kwok_nodes=before.kwok_nodes, kwok_profile=before.kwok_profile))
+        else:
+            stream("tandem.cluster", "down", "--provider", "host")
+
+
+def _require_free() -> None:
+    said = kubectl("get", "pods", "-n", NAMESPACE, f"--selector={RUN_ID_LABEL}", "-o", "name",
+                   "--ignore-not-found")  # fmt: skip
+    if said.strip():
+        raise UserError(
+            Problem(f"{len(said.split())} pods of runs are on the cluster: figures would be theirs"
+                    " too", "wait for them, or make stop RUN_ID=… and make clean")
+        )  # fmt: skip
+
+
+def _measure(plan: Plan, texts: Mapping[str, str]) -> list[Figure]:
+    """Apply every run, wait until all pods run, look, and remove them."""
+    api = Api(settings.current(), timeout=60.0)
+    before = requests_of(str(api.call("GET", "/metrics", accept="text/plain")))
+    started = time.monotonic()
+    try:
+        with console.phase(f"apply {plan.runs} runs") as phase:
+            for text in texts.values():
+                kubectl("apply", "-f", "-", stdin=text, timeout=120)
+            applied = phase.seconds
+        with console.phase(f"{plan.runs * plan.pods} pods run"):
+            _await_running(plan)
+        running = time.monotonic() - started
+        after = requests_of(str(api.call("GET", "/metrics", accept="text/plain")))
+        memory = _memory(api, "all running")
+        pods = _pods(plan)
+        if faults := faults_of(pods, plan):
+            raise UserError(faults, ExitCode.FAILURE)
+        bound, ready = spread_of(pods)
+    finally:
+        with console.phase(f"remove {plan.runs} runs") as phase, ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda run_id: remove_all(NAMESPACE, run_id), plan.run_ids))
+            removed = phase.seconds
+    grown = {name: after[name] - before.get(name, 0.0) for name in after}
+    total = sum(grown.values())
+    return [
+        Figure("all runs applied", applied),
+        Figure("first apply to the last pod Running", running),
+        Figure("first pod made to the last bound (whole seconds)", bound),
+        Figure("first pod made to the last Ready (whole seconds)", ready),
+        Figure("requests to the API server meanwhile", total, unit=""),
+        Figure("of these about pods", grown.get("pods", 0.0), unit=""),
+        Figure("of these leases, nearly all of nodes", grown.get("leases", 0.0), unit=""),
+        *memory,
+        Figure("all runs removed", removed),
+    ]
+
+
+def rehearse(plan: Plan) -> list[Figure]:
+    """Rehearse, clean up, and return the figures.
+
+    Raises:
+        UserError: A precondition is not met, or the pods did not all run.
+    """
+    os.environ["KUBECONFIG"] = str(KUBECONFIG)
+    with console.phase(f"render {plan.runs} runs") as phase:
+        texts = render_runs(plan)
+        rendered = phase.seconds
+    with _nodes(plan) as seconds:
+        require_cluster()
+        run(["helmfile", "sync"], cwd=ROOT, timeout=_SYNC_SECONDS)
+        _require_free()
+        return [
+            Figure(f"{plan.runs} runs rendered", rendered),
+            Figure(f"{plan.nodes} simulated nodes made and Ready", seconds),
+            *_memory(Api(settings.current(), timeout=60.0), "before"),
+            *_measure(plan, texts),
+        ]
+
+
+def main() -> int:
+    """Rehearse and print."""
+    parser = Parser("tandem.rehearsal", "Rehearse many large runs on simulated nodes.", _EPILOG)
+    parser.add_argument("--variant", default="disagg-jobset", help="default: disagg-jobset")
+    parser.add_argument("--runs", type=whole_number(1, _MOST_RUNS, example=20), default=20)
+    parser.add_argument("--pods", type=whole_number(1, 1000, example=64), default=64,
+                        help="of each run (default: 64)")  # fmt: skip
+    parser.add_argument("--nodes", type=whole_number(1, MOST_NODES, example=1000), default=1000)
+    parser.add_argument("--profile", type=profile_name, default="h100")
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+    args = parser.parse_args()
+    plan = plan_of(args.variant, args.runs, args.pods, args.nodes, args.profile)
+    console.note(
+        f"{plan.runs} runs of {plan.variant}, {plan.pods} pods each, {plan.workers} of them with"
+        f" {plan.gpus} GPUs (as many as {plan.nodes} nodes of {plan.profile} have room for)"
+    )
+    report(rehearse(plan), args.output)
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    run_main(main)

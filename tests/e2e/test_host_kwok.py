@@ -1,0 +1,173 @@
+"""Simulated nodes on the real cluster: there, used, kept, and gone without a trace.
+
+Everything but the nodes is real: API server, scheduler, node and Job controller.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import host_snapshot
+from tandem.process import stream
+from tandem.run.kube import kubectl
+from tandem_host import kwok, settings, status
+from tandem_host.probes import Api
+
+pytestmark = pytest.mark.cluster
+
+NODES = 30
+#: By the Job of the test; the image exists nowhere, and nobody pulls it.
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "simulated", "namespace": "default"},
+    "spec": {
+        "completions": 4,
+        "parallelism": 4,
+        "backoffLimit": 0,
+        "template": {
+            "spec": {
+                "restartPolicy": "Never",
+                "nodeSelector": {kwok.SIMULATED_LABEL: "true"},
+                "tolerations": [{"key": kwok.TAINT, "operator": "Exists"}],
+                "initContainers": [{"name": "wait", "image": "example.test/never:1"}],
+                "containers": [
+                    {
+                        "name": "work",
+                        "image": "example.test/never:1",
+                        "resources": {"limits": {"nvidia.com/gpu": "4"}},
+                    }
+                ],
+            }
+        },
+    },
+}
+
+
+def until(what: str, done: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.2)
+
+
+def items(*words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(kubectl("get", *words, "-o", "json"))["items"]
+    return found
+
+
+def up(*words: str) -> None:
+    stream("tandem.cluster", "up", "--provider", "host", *words)
+
+
+@pytest.fixture(scope="module")
+def simulated(cluster: Path) -> Iterator[Path]:
+    """The cluster with simulated nodes; afterwards without."""
+    up("--kwok-nodes", str(NODES), "--kwok-profile", "gb300-nvl72")
+    yield cluster
+    up("--kwok-nodes", "0")
+
+
+@pytest.mark.usefixtures("simulated")
+def test_the_nodes_are_ready_and_tell_their_racks() -> None:
+    found = status.look(settings.current(), "")
+    assert found.healthy
+    assert (found.kwok_ready, found.kwok_wanted) == (NODES, NODES)
+    nodes = items("nodes", f"--selector={kwok.PROFILE_LABEL}=gb300-nvl72")
+    cliques = [node["metadata"]["labels"]["nvidia.com/gpu.clique"] for node in nodes]
+    assert sorted(cliques.count(each) for each in set(cliques)) == [12, 18]
+    assert {node["status"]["allocatable"]["nvidia.com/gpu"] for node in nodes} == {"4"}
+    # Ready for good: no taint of the node controller's is left.
+    assert {taint["key"] for node in nodes for taint in node["spec"]["taints"]} == {kwok.TAINT}
+
+
+def pods() -> list[dict[str, Any]]:
+    return items("pods", "-n", "default", "--selector=job-name=simulated")
+
+
+def phases() -> list[str]:
+    return sorted(pod["status"]["phase"] for pod in pods())
+
+
+@pytest.mark.usefixtures("simulated")
+def test_pods_run_until_they_are_told_to_end_or_deleted() -> None:
+    kubectl("apply", "-f", "-", stdin=json.dumps(JOB))
+    until("all pods run", lambda: phases() == ["Running"] * 4)
+    first = pods()
+    assert {pod["spec"]["nodeName"].rpartition("-")[0] for pod in first} == {"gb300-nvl72"}
+    # A node that reports again is what would let a stage with an end of its own go on.
+    for pod in first:
+        kubectl("annotate", "node", pod["spec"]["nodeName"], "example.test/touched=1")
+        kubectl("annotate", "pod", pod["metadata"]["name"], "-n", "default", "touched=1")
+    kubectl("annotate", "pod", first[0]["metadata"]["name"], "-n", "default",
+            "kwok.tandem.dev/exit-code=0")  # fmt: skip
+    until("the pod that was told has ended", lambda: "Succeeded" in phases())
+    assert phases() == ["Running"] * 3 + ["Succeeded"]
+    [job] = items("jobs", "-n", "default", "--field-selector=metadata.name=simulated")
+    assert job["status"]["active"] == 3
+    kubectl("delete", "job", "simulated", "-n", "default", "--cascade=foreground",
+            "--timeout=60s", timeout=70)  # fmt: skip
+    assert pods() == []
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_pod_that_does_not_ask_for_it_lands_on_no_simulated_node() -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "real", "namespace": "default"},
+        "spec": {
+            # More than the real node has, and a simulated one would have.
+            "containers": [{"name": "c", "image": "example.test/never:1",
+                            "resources": {"requests": {"cpu": "100"}}}],
+        },
+    }  # fmt: skip
+    kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    try:
+        condition = "--for=jsonpath={.status.conditions[0].reason}=Unschedulable"
+        kubectl("wait", "pod/real", "-n", "default", "--timeout=60s", condition, timeout=70)
+    finally:
+        kubectl("delete", "pod", "real", "-n", "default", "--grace-period=0", "--force")
+
+
+def test_another_number_makes_and_removes_only_the_difference(simulated: Path) -> None:
+    assert simulated.is_file()
+    api = Api(settings.current())
+
+    def uids() -> dict[str, str]:
+        nodes = items("nodes", f"--selector={kwok.SIMULATED_LABEL}")
+        return {node["metadata"]["name"]: node["metadata"]["uid"] for node in nodes}
+
+    before = uids()
+    up("--kwok-nodes", "12")
+    assert uids() == {name: uid for name, uid in before.items() if name < "gb300-nvl72-0012"}
+    up("--kwok-nodes", str(NODES))
+    assert kwok.count(api) == (NODES, NODES)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_no_simulated_node_and_no_kwok_is_left_when_none_is_wanted() -> None:
+    up("--kwok-nodes", "2", "--kwok-profile", "h100")
+    assert "kwok" in {each.name for each in status.look(settings.current(), "").components}
+    up("--kwok-nodes", "0")
+    assert items("nodes", f"--selector={kwok.SIMULATED_LABEL}") == []
+    found = subprocess.run(["pgrep", "-x", "kwok"], check=False, capture_output=True, timeout=30)
+    assert found.returncode == 1
+
+
+def test_down_with_simulated_nodes_leaves_the_machine_as_it_was() -> None:
+    was_up = status.look(settings.current(), "").running
+    stream("tandem.cluster", "down", "--provider", "host")
+    before = host_snapshot.take()
+    up("--kwok-nodes", str(NODES), "--kwok-profile", "h100")
+    stream("tandem.cluster", "down", "--provider", "host")
+    assert host_snapshot.await_same(before) == []
+    if was_up:
+        up()

@@ -1,0 +1,39 @@
+"""Rehearsals of scale with the platform's real JobSet: a small one in CI, the README's in full."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tandem import rehearsal
+from tandem.run.kube import kubectl
+from tandem_host import kwok
+
+pytestmark = pytest.mark.cluster
+
+
+def names(*words: str) -> list[str]:
+    found = json.loads(kubectl("get", *words, "-o", "json"))["items"]
+    return [each["metadata"]["name"] for each in found]
+
+
+def test_a_small_rehearsal_runs_all_its_pods_and_leaves_nothing(platform: Path) -> None:
+    assert platform.is_file()
+    # It refuses figures of pods that do not all run, each on a simulated node.
+    figures = rehearsal.rehearse(rehearsal.plan_of("disagg-jobset", 2, 16, 30, "h100"))
+    told = [figure.name for figure in figures]
+    assert "first apply to the last pod Running" in told
+    assert "memory of kwok, all running" in told
+    assert "memory of the JobSet controller, all running" in told
+    runs = names("jobsets,jobs,pods", "-n", "tandem", "--selector=tandem.dev/run-id")
+    assert [name for name in runs if rehearsal.PREFIX in name] == []
+    assert names("nodes", f"--selector={kwok.SIMULATED_LABEL}") == []
+
+
+@pytest.mark.full
+def test_the_rehearsal_that_the_readme_tells_of(platform: Path) -> None:
+    assert platform.is_file()
+    figures = rehearsal.rehearse(rehearsal.plan_of("disagg-jobset", 20, 64, 1000, "h100"))
+    assert "1000 simulated nodes made and Ready" in [figure.name for figure in figures]
