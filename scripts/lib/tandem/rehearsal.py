@@ -55,7 +55,7 @@ _PROGRESS_SECONDS = 10.0
 _REQUESTS = re.compile(r"(?m)^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<value>\S+)$")
 _COMPONENTS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager", "kwok")
 #: How the JobSet controller's pod is called.
-_JOBSET_POD = "jobset-controller-manager"
+_JOBSET_POD = "jobset-controller-"
 
 _EPILOG = """\
 examples:
