@@ -6,7 +6,6 @@ Everything but the nodes is real: API server, scheduler, node and Job controller
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from support import host_snapshot
 from tandem.process import stream
 from tandem.run.kube import kubectl
-from tandem_host import kwok, settings, status
+from tandem_host import kwok, processes, settings, status
 from tandem_host.probes import Api
 
 pytestmark = pytest.mark.cluster
@@ -92,6 +91,11 @@ def pods() -> list[dict[str, Any]]:
     return items("pods", "-n", "default", "--selector=job-name=simulated")
 
 
+def job_status() -> tuple[int, int]:
+    [job] = items("jobs", "-n", "default", "--field-selector=metadata.name=simulated")
+    return job["status"].get("active", 0), job["status"].get("succeeded", 0)
+
+
 def phases() -> list[str]:
     return sorted(pod["status"]["phase"] for pod in pods())
 
@@ -110,8 +114,7 @@ def test_pods_run_until_they_are_told_to_end_or_deleted() -> None:
             "kwok.tandem.dev/exit-code=0")  # fmt: skip
     until("the pod that was told has ended", lambda: "Succeeded" in phases())
     assert phases() == ["Running"] * 3 + ["Succeeded"]
-    [job] = items("jobs", "-n", "default", "--field-selector=metadata.name=simulated")
-    assert job["status"]["active"] == 3
+    until("the Job goes on with the others", lambda: job_status() == (3, 1))
     kubectl("delete", "job", "simulated", "-n", "default", "--cascade=foreground",
             "--timeout=60s", timeout=70)  # fmt: skip
     assert pods() == []
@@ -158,8 +161,9 @@ def test_no_simulated_node_and_no_kwok_is_left_when_none_is_wanted() -> None:
     assert "kwok" in {each.name for each in status.look(settings.current(), "").components}
     up("--kwok-nodes", "0")
     assert items("nodes", f"--selector={kwok.SIMULATED_LABEL}") == []
-    found = subprocess.run(["pgrep", "-x", "kwok"], check=False, capture_output=True, timeout=30)
-    assert found.returncode == 1
+    running = processes.of_cluster(settings.current().state)
+    assert processes.main_process(running, "kube-scheduler") is not None
+    assert processes.main_process(running, "kwok") is None
 
 
 def test_down_with_simulated_nodes_leaves_the_machine_as_it_was() -> None:

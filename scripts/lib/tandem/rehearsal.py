@@ -37,7 +37,6 @@ from tandem.run.kube import api_client, kubectl, require_cluster
 from tandem.run.remove import remove_all
 from tandem.run.watches import Seen, WatchInto
 from tandem.yamls import dump, dump_all, load_all
-from tandem_host import cluster as host
 from tandem_host import kwok, settings, status
 from tandem_host.probes import Api, ApiError
 
@@ -331,7 +330,8 @@ def _nodes(plan: Plan) -> Iterator[float]:
         yield time.monotonic() - started
     finally:
         if was_up:
-            host.up(host.Wish(kwok_nodes=before.kwok_nodes, kwok_profile=before.kwok_profile))
+            stream("tandem.cluster", "up", "--provider", "host", "--kwok-nodes",
+                   str(before.kwok_nodes), "--kwok-profile", before.kwok_profile)  # fmt: skip
         else:
             stream("tandem.cluster", "down", "--provider", "host")
 
