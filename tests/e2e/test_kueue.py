@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from peer_watcher.convert import RUN_ID_LABEL
 from support.cli import runs_program
 from tandem.paths import ROOT
 from tandem.policy import KUEUE_COUNT, KUEUE_GROUP, KUEUE_PRIORITY, KUEUE_QUEUE, KUEUE_RETRIABLE
@@ -144,9 +145,11 @@ class Queued:
             }
         # Never empty: Kubernetes gives a Job without labels those of its pods, the queue too.
         labels["app.kubernetes.io/part-of"] = "tandem"
+        labels[RUN_ID_LABEL] = name
         obj.setdefault("metadata", {}).update(name=name, namespace=NAMESPACE, labels=labels)
         for pod in templates_of(obj["spec"]):
             pod["metadata"]["labels"].setdefault(TEST_LABEL, name)
+            pod["metadata"]["labels"][RUN_ID_LABEL] = name
             pod["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] = "true"
         self._made.append((f"{obj['kind'].lower()}s.{obj['apiVersion'].partition('/')[0]}", name))
         run(["kubectl", "create", "-f", "-"], timeout=60, stdin=json.dumps(obj))
