@@ -62,7 +62,8 @@ LEAKS = {
     "ports": f"{sys.executable} -c 'import socket, time; s = socket.socket();"
     ' s.bind(("127.0.0.1", 10250)); s.listen(); time.sleep(600)\' &'
     " until ss -Hlnt | grep -q 10250; do sleep 0.1; done",
-    "sysctls": "echo 1 >/proc/sys/net/ipv4/ip_forward",
+    # The other value: a namespace begins with the machine's, which forwards while a cluster is up.
+    "sysctls": "echo $((1 - $(cat /proc/sys/net/ipv4/ip_forward))) >/proc/sys/net/ipv4/ip_forward",
     "sysctls: unlisted": "echo 31 >/proc/sys/net/ipv4/tcp_fin_timeout",
     "paths": "mkdir -p /var/lib/cni/networks/tandem; touch /var/lib/cni/networks/tandem/last",
     "paths: unknown": "mkdir /opt/whatever",
