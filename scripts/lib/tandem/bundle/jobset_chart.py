@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-from tandem.errors import ExitCode, Problem, UserError
+from tandem.bundle.modules import copy_chart
 from tandem.yamls import load_all
-
-#: Left out: CRDs (a step of their own), tests and texts.
-_LEFT_OUT = shutil.ignore_patterns("crds", "tests", "*.md", "*.gotmpl")
 
 
 def crds_of(module: Path) -> list[dict[str, Any]]:
@@ -29,18 +25,6 @@ def write_chart(module: Path, target: Path, version: str) -> None:
     Raises:
         UserError: The module's chart is not of the pinned version.
     """
+    # CRDs are a step of their own.
     source = module / "charts" / "jobset"
-    shutil.copytree(source, target, ignore=_LEFT_OUT, copy_function=shutil.copyfile)
-    # Module folders are read-only; the copy must be deletable.
-    for path in [target, *target.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    [chart] = load_all((target / "Chart.yaml").read_text(encoding="utf-8"))
-    found = chart["version"]
-    if found != version:
-        raise UserError(
-            Problem(
-                f"{source} holds chart version {found}, versions.yaml pins {version}",
-                "align tools/kube/go.mod and versions.yaml",
-            ),
-            ExitCode.FAILURE,
-        )
+    copy_chart(source, target, version, tool="kube", without=["crds"])

@@ -6,19 +6,16 @@ drop them; here they are a step of their own, like everybody's (tandem.crds).
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-from tandem.errors import ExitCode, Problem, UserError
+from tandem.bundle.modules import copy_chart
 from tandem.process import run
 from tandem.yamls import load_all
 
 #: Release and namespace of helmfile.yaml: the CRDs name the Service of their conversion webhook.
 RELEASE, NAMESPACE = "kueue", "kueue-system"
 _TEMPLATE_TIMEOUT_SECONDS = 60
-#: Left out: CRDs, a dashboard that nobody asked for, tests and texts.
-_LEFT_OUT = shutil.ignore_patterns("crd", "kueueviz", "tests", "*.md", "*.gotmpl")
 
 
 def crds_of(chart: str | Path, *flags: str) -> list[dict[str, Any]]:
@@ -47,16 +44,5 @@ def write_chart(module: Path, target: Path, version: str) -> None:
         UserError: The module's chart is not of the pinned version.
     """
     source = module / "charts" / "kueue"
-    shutil.copytree(source, target, ignore=_LEFT_OUT, copy_function=shutil.copyfile)
-    # Module folders are read-only; the copy must be deletable.
-    for path in [target, *target.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    [chart] = load_all((target / "Chart.yaml").read_text(encoding="utf-8"))
-    if chart["version"] != version:
-        raise UserError(
-            Problem(
-                f"{source} holds chart version {chart['version']}, versions.yaml pins {version}",
-                "align tools/kueue/go.mod and versions.yaml",
-            ),
-            ExitCode.FAILURE,
-        )
+    # Neither its CRDs nor a dashboard that nobody asked for.
+    copy_chart(source, target, version, tool="kueue", without=["crd", "kueueviz"])
