@@ -34,6 +34,17 @@ class Queue:
     limit: Resources
 
 
+def over(asked: Resources, limit: Resources) -> list[str]:
+    """Return what is above a limit, in words."""
+    kinds = (
+        ("GPUs", asked.gpu, limit.gpu), ("m CPU", asked.cpu, limit.cpu),
+        ("MB memory", asked.memory, limit.memory),
+    )  # fmt: skip
+    return [
+        f"{wanted} of {there} {unit}" for unit, wanted, there in kinds if UNLIMITED < there < wanted
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that a report needs to know beside the objects.

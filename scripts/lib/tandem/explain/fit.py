@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tandem.explain.facts import UNLIMITED, Facts
+from tandem.explain.facts import Facts, over
 from tandem.explain.findings import Finding, Level
 from tandem.explain.model import Grouping, Placement, PodGroup, SubGroup
 from tandem.explain.nodes import Node
@@ -51,17 +51,6 @@ def _finding(rule: str, place: str, what: str) -> Finding:
     return Finding(rule, level, place, what, reason, fix)
 
 
-def _over(asked: Resources, limit: Resources) -> list[str]:
-    """Return what is above a limit, in words."""
-    kinds = (
-        ("GPUs", asked.gpu, limit.gpu), ("m CPU", asked.cpu, limit.cpu),
-        ("MB memory", asked.memory, limit.memory),
-    )  # fmt: skip
-    return [
-        f"{wanted} of {there} {unit}" for unit, wanted, there in kinds if UNLIMITED < there < wanted
-    ]
-
-
 def _sum(amounts: Iterable[Resources]) -> Resources:
     return sum(amounts, Resources())
 
@@ -72,8 +61,8 @@ def _limits(groups: Sequence[PodGroup], facts: Facts) -> Iterator[Finding]:
         if not below:
             continue
         place = f"{', '.join(group.source for group in below)} in queue {queue.name}"
-        needed = _over(_sum(each.root.needed() * each.copies for each in below), queue.limit)
-        total = _over(_sum(each.root.total() * each.copies for each in below), queue.limit)
+        needed = over(_sum(each.root.needed() * each.copies for each in below), queue.limit)
+        total = over(_sum(each.root.total() * each.copies for each in below), queue.limit)
         if needed:
             yield _finding("over-queue-limit", place, f"it needs {', '.join(needed)}")
         elif total:
@@ -183,7 +172,7 @@ def _domains(group: PodGroup, nodes: Sequence[Node]) -> Iterator[Finding]:
         if not rooms:
             what = f"no node has label {placement.required}"
             yield _finding("no-node-with-level", place, what)
-        elif all(_over(needed, room) for room in rooms.values()):
+        elif all(over(needed, room) for room in rooms.values()):
             most = max(rooms.values(), key=lambda room: (room.gpu, room.cpu, room.memory))
             what = (
                 f"it needs {_says(needed)}; the biggest domain of {placement.required} has "
@@ -194,9 +183,9 @@ def _domains(group: PodGroup, nodes: Sequence[Node]) -> Iterator[Finding]:
 
 def _cluster(groups: Sequence[PodGroup], nodes: Sequence[Node]) -> Iterator[Finding]:
     room = _sum(node.room for node in nodes if not node.unschedulable)
-    over = _over(_sum(each.root.needed() * each.copies for each in groups), room)
-    if over:
-        yield _finding("too-few-nodes", "the run", f"it needs {', '.join(over)} of all nodes")
+    needed = over(_sum(each.root.needed() * each.copies for each in groups), room)
+    if needed:
+        yield _finding("too-few-nodes", "the run", f"it needs {', '.join(needed)} of all nodes")
 
 
 def fit(grouping: Grouping, facts: Facts, nodes: Sequence[Node] | None) -> list[Finding]:

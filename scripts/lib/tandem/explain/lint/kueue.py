@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.explain.facts import UNLIMITED
+from tandem.explain.facts import over
 from tandem.explain.findings import Hit, Rule, Subject
 from tandem.explain.kueue import strays_of, units_of
 from tandem.policy import KUEUE_COUNT, KUEUE_GROUP, KUEUE_QUEUE
@@ -35,15 +35,9 @@ def _miscounted(subject: Subject) -> Iterator[Hit]:
 
 def _over_limit(subject: Subject) -> Iterator[Hit]:
     for unit in units_of(subject.objects):
-        demand = unit.demand
         for queue in subject.facts.path(unit.queue):
-            for unit_name, asked, limit in (
-                ("GPUs", demand.gpu, queue.limit.gpu), ("m CPU", demand.cpu, queue.limit.cpu),
-                ("MB memory", demand.memory, queue.limit.memory),
-            ):  # fmt: skip
-                if UNLIMITED < limit < asked:
-                    what = f"it needs {asked} of {limit} {unit_name}"
-                    yield f"{unit.name} in queue {queue.name}", what
+            for amount in over(unit.demand, queue.limit):
+                yield f"{unit.name} in queue {queue.name}", f"it needs {amount}"
 
 
 RULES = (
