@@ -10,7 +10,7 @@ from tandem import rehearsal
 from tandem.errors import ExitCode, UserError
 from tandem.explain.pods import pod_sets
 from tandem.rehearsal import Plan, faults_of, gpus_that_fit, plan_of, requests_of, run_folder
-from tandem.render import kustomize
+from tandem.render import kustomize, render_variant
 
 PLAN = Plan("disagg-jobset", 2, 16, 12, 4, 30, "h100")
 
@@ -60,7 +60,7 @@ def test_what_could_never_run_is_refused(
 @pytest.mark.parametrize("variant", ["disagg-jobset", "monolithic-jobset", "prod-disagg-jobset"])
 def test_all_pods_of_a_run_go_to_simulated_nodes_and_are_as_many_as_planned(variant: str) -> None:
     plan = plan_of(variant, 2, 16, 30, "h100")
-    with run_folder(plan, plan.run_ids[0]) as folder:
+    with run_folder(plan, plan.run_ids[0], render_variant(plan.variant)) as folder:
         objects = kustomize(folder)
     assert not folder.exists()
     found = [pods for obj in objects for pods in pod_sets(obj)]

@@ -27,7 +27,7 @@ from tandem.paths import KWOK
 from tandem_host.components import KWOK_ANNOTATION as ANNOTATION
 from tandem_host.components import KWOK_FAKE as FAKE
 from tandem_host.probes import Api, ApiError
-from tandem_host.settings import GPU_RESOURCE, Settings
+from tandem_host.settings import GPU_RESOURCE, Settings, profile_problem
 
 Object = dict[str, Any]
 
@@ -97,23 +97,14 @@ class Profile:
         return cls(**data)
 
 
-def profiles(folder: Path = KWOK / "profiles") -> list[str]:
-    """Return the names of the profiles."""
-    return sorted(path.stem for path in folder.glob("*.yaml"))
-
-
 def profile(name: str) -> Profile:
     """Return a profile by its name.
 
     Raises:
         UserError: There is none of that name.
     """
-    if name not in profiles():
-        raise UserError(
-            Problem(f"there is no profile {name!r} of simulated nodes",
-                    f"choose one of: {', '.join(profiles())}"),
-            ExitCode.USAGE,
-        )  # fmt: skip
+    if problem := profile_problem(name):
+        raise UserError(problem, ExitCode.USAGE)
     return Profile.read(KWOK / "profiles" / f"{name}.yaml")
 
 

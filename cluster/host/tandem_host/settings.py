@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from tandem.paths import BIN, CLUSTER, ROOT
+from tandem.errors import Problem
+from tandem.paths import BIN, CLUSTER, KWOK, ROOT
 from tandem_host.layout import Layout
 
 #: Pods and Services live in the benchmark ranges of RFC 2544, which meet no one's network.
@@ -33,6 +34,20 @@ DEFAULT_PROFILE = "h100"
 CGROUP_ROOT = "/tandem"
 #: One host cluster a machine: its owner is written here, outside of every checkout.
 RUN_FOLDER = Path("/run/tandem")
+
+
+def kwok_profiles(folder: Path = KWOK / "profiles") -> list[str]:
+    """Return the names of the profiles of simulated nodes."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def profile_problem(name: str) -> Problem | None:
+    """Return why a name is that of no profile."""
+    known = kwok_profiles()
+    if name in known:
+        return None
+    what = f"there is no profile {name!r} of simulated nodes"
+    return Problem(what, f"choose one of: {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)

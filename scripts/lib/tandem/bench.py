@@ -21,6 +21,7 @@ from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.figures import Figure, report
 from tandem.paths import ARTIFACTS, KUBECONFIG, ROOT
 from tandem.process import run, stream, tool_env
+from tandem.render import render_variant
 
 _EPILOG = """\
 examples:
@@ -93,7 +94,7 @@ def _explain(folder: Path) -> Figure:
     folder.mkdir(parents=True, exist_ok=True)
     nodes = kwok.nodes(kwok.profile(plan.profile), plan.nodes)
     file.write_text(json.dumps({"kind": "List", "items": nodes}), encoding="utf-8")
-    with run_folder(plan, plan.run_ids[0]) as run_of_64:
+    with run_folder(plan, plan.run_ids[0], render_variant(plan.variant)) as run_of_64:
         words = [sys.executable, "-m", "tandem.explain", str(run_of_64), "--nodes", str(file)]
         return _seconds(
             "make explain, 64 workers, 1,000 nodes",

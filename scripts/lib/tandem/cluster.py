@@ -16,8 +16,9 @@ from typing import Any, Protocol
 from tandem.cli import Parser, whole_number
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
-from tandem.paths import CLUSTER, KUBECONFIG, KWOK
+from tandem.paths import CLUSTER, KUBECONFIG
 from tandem.process import run, tool_env
+from tandem_host.settings import DEFAULT_PROFILE, kwok_profiles, profile_problem
 
 #: Which provider brought this checkout's cluster up.
 PROVIDER_FILE = CLUSTER / "provider"
@@ -357,17 +358,10 @@ def _ready(node: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _profiles() -> list[str]:
-    return sorted(path.stem for path in (KWOK / "profiles").glob("*.yaml"))
-
-
 def profile_name(name: str) -> str:
     """Return the name of a profile as it was given: an argument type that refuses others."""
-    if name not in _profiles():
-        raise ArgumentTypeError(
-            f"there is no profile {name!r} of simulated nodes\n"
-            f"choose one of: {', '.join(_profiles())}"
-        )
+    if problem := profile_problem(name):
+        raise ArgumentTypeError(f"{problem.what}\n{problem.fix}")
     return name
 
 
@@ -390,7 +384,7 @@ def _parser() -> Parser:
     up.add_argument(
         "--kwok-profile",
         type=profile_name,
-        help=f"what they are like: {', '.join(_profiles())} (default: h100)",
+        help=f"what they are like: {', '.join(kwok_profiles())} (default: {DEFAULT_PROFILE})",
     )
     down = commands.add_parser("down", help="take the cluster down; images and logs stay")
     down.add_argument("--purge", action="store_true", help="delete images and logs too")

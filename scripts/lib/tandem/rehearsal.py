@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from tandem.explain.pods import pod_sets
 from tandem.figures import Figure, report
 from tandem.paths import KUBECONFIG, ROOT
 from tandem.process import run, stream
-from tandem.render import OVERLAYS, kustomize, require_variant
+from tandem.render import kustomize, render_variant
 from tandem.run.identity import drop_overlay, write_overlay
 from tandem.run.kube import api_client, kubectl, require_cluster
 from tandem.run.remove import remove_all
@@ -44,7 +44,6 @@ Object = dict[str, Any]
 
 NAMESPACE = "tandem"
 WORKERS = "rl-workers"
-GPU = "nvidia.com/gpu"
 PREFIX = "scale"
 _MOST_RUNS = 99
 #: Far beyond what two cores need for 1,280 pods: only a hang uses it up.
@@ -197,24 +196,30 @@ def faults_of(pods: Iterable[Object], plan: Plan) -> list[Problem]:
 
 def render_runs(plan: Plan) -> dict[str, str]:
     """Return the manifests of each run, by its id."""
+    objects = render_variant(plan.variant)
+
+    def render(run_id: str) -> str:
+        with run_folder(plan, run_id, objects) as folder:
+            return dump_all(kustomize(folder))
+
     with ThreadPoolExecutor(2) as pool:
-        texts = list(pool.map(lambda run_id: _render(plan, run_id), plan.run_ids))
+        texts = list(pool.map(render, plan.run_ids))
     return dict(zip(plan.run_ids, texts, strict=True))
 
 
-def _render(plan: Plan, run_id: str) -> str:
-    with run_folder(plan, run_id) as folder:
-        return dump_all(kustomize(folder))
-
-
 @contextmanager
-def run_folder(plan: Plan, run_id: str) -> Iterator[Path]:
-    """Have a folder with a run's kustomization for as long as it is looked at."""
+def run_folder(plan: Plan, run_id: str, objects: Sequence[Object]) -> Iterator[Path]:
+    """Have a folder with a run's kustomization for as long as it is looked at.
+
+    Args:
+        plan: What the run is like.
+        run_id: Its id.
+        objects: What the plan's variant renders to.
+    """
     folder = write_overlay(plan.variant, run_id)
     try:
         file = folder / "kustomization.yaml"
         [made] = load_all(file.read_text(encoding="utf-8"))
-        objects = kustomize(OVERLAYS / plan.variant)
         file.write_text(dump(scaled(made, objects, plan)), encoding="utf-8")
         yield folder
     finally:
@@ -227,9 +232,7 @@ def plan_of(variant: str, runs: int, pods: int, nodes: int, profile: str) -> Pla
     Raises:
         UserError: The variant is of another shape, or it would never fit.
     """
-    require_variant(variant)
-    objects = kustomize(OVERLAYS / variant)
-    others = others_of(objects)
+    others = others_of(render_variant(variant))
     workers = pods - others
     if workers < 1:
         raise UserError(
@@ -414,7 +417,7 @@ def main() -> int:
     parser.add_argument("--pods", type=whole_number(1, 1000, example=64), default=64,
                         help="of each run (default: 64)")  # fmt: skip
     parser.add_argument("--nodes", type=whole_number(1, MOST_NODES, example=1000), default=1000)
-    parser.add_argument("--profile", type=profile_name, default="h100")
+    parser.add_argument("--profile", type=profile_name, default=settings.DEFAULT_PROFILE)
     parser.add_argument("--output", choices=("text", "json"), default="text")
     args = parser.parse_args()
     plan = plan_of(args.variant, args.runs, args.pods, args.nodes, args.profile)

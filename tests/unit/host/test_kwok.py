@@ -14,7 +14,7 @@ from tandem.errors import ExitCode, UserError
 from tandem.paths import KWOK
 from tandem_host import cluster, components, config, kwok, status
 from tandem_host.layout import Layout
-from tandem_host.settings import Settings
+from tandem_host.settings import Settings, kwok_profiles
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_the_eighteen_nodes_of_a_rack_are_one_nvlink_domain() -> None:
 
 
 def test_every_profile_makes_nodes_that_no_real_pod_lands_on_and_kwok_manages() -> None:
-    assert kwok.profiles() == ["gb200-nvl72", "gb300-nvl72", "h100"]
-    for name in kwok.profiles():
+    assert kwok_profiles() == ["gb200-nvl72", "gb300-nvl72", "h100"]
+    for name in kwok_profiles():
         [node] = kwok.nodes(kwok.profile(name), 1)
         assert node["spec"]["taints"] == [
             {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
