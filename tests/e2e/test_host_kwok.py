@@ -5,15 +5,14 @@ Everything but the nodes is real: API server, scheduler, node and Job controller
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import host_snapshot
+from support.on_cluster import apply, items, until
 from tandem.process import stream
 from tandem.run.kube import kubectl
 from tandem_host import kwok, processes, settings, status
@@ -48,18 +47,6 @@ JOB = {
         },
     },
 }
-
-
-def until(what: str, done: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.2)
-
-
-def items(*words: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(kubectl("get", *words, "-o", "json"))["items"]
-    return found
 
 
 def up(*words: str) -> None:
@@ -102,8 +89,8 @@ def phases() -> list[str]:
 
 @pytest.mark.usefixtures("simulated")
 def test_pods_run_until_they_are_told_to_end_or_deleted() -> None:
-    kubectl("apply", "-f", "-", stdin=json.dumps(JOB))
-    until("all pods run", lambda: phases() == ["Running"] * 4)
+    apply(JOB)
+    until(lambda: phases() == ["Running"] * 4, "all pods run")
     first = pods()
     assert {pod["spec"]["nodeName"].rpartition("-")[0] for pod in first} == {"gb300-nvl72"}
     # A node that reports again is what would let a stage with an end of its own go on.
@@ -112,9 +99,9 @@ def test_pods_run_until_they_are_told_to_end_or_deleted() -> None:
         kubectl("annotate", "pod", pod["metadata"]["name"], "-n", "default", "touched=1")
     kubectl("annotate", "pod", first[0]["metadata"]["name"], "-n", "default",
             "kwok.tandem.dev/exit-code=0")  # fmt: skip
-    until("the pod that was told has ended", lambda: "Succeeded" in phases())
+    until(lambda: "Succeeded" in phases(), "the pod that was told has ended")
     assert phases() == ["Running"] * 3 + ["Succeeded"]
-    until("the Job goes on with the others", lambda: job_status() == (3, 1))
+    until(lambda: job_status() == (3, 1), "the Job goes on with the others")
     kubectl("delete", "job", "simulated", "-n", "default", "--cascade=foreground",
             "--timeout=60s", timeout=70)  # fmt: skip
     assert pods() == []
@@ -132,7 +119,7 @@ def test_a_pod_that_does_not_ask_for_it_lands_on_no_simulated_node() -> None:
                             "resources": {"requests": {"cpu": "100"}}}],
         },
     }  # fmt: skip
-    kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    apply(pod)
     try:
         condition = "--for=jsonpath={.status.conditions[0].reason}=Unschedulable"
         kubectl("wait", "pod/real", "-n", "default", "--timeout=60s", condition, timeout=70)

@@ -19,6 +19,7 @@ import pytest
 
 from peer_watcher.convert import RUN_ID_LABEL
 from support.cli import runs_program
+from support.on_cluster import items, until
 from tandem.paths import ROOT
 from tandem.policy import KUEUE_COUNT, KUEUE_GROUP, KUEUE_PRIORITY, KUEUE_QUEUE, KUEUE_RETRIABLE
 from tandem.process import run
@@ -29,8 +30,6 @@ pytestmark = pytest.mark.cluster
 NAMESPACE = "tandem"
 TEST_LABEL = "tandem.dev/test"
 HIGH, LOW = "high-prio", "low-prio"
-#: Kueue answers within seconds; two cores that others use too may need more.
-SECONDS = 120.0
 #: For long enough must nothing happen: Kueue looks at a queue within a second.
 STILL_SECONDS = 5.0
 
@@ -170,9 +169,7 @@ class Queued:
 
 def pods_of(name: str) -> list[Object]:
     """All pods of an object, those that are ending too."""
-    said = kubectl("get", "pods", "-n", NAMESPACE, "-l", f"{TEST_LABEL}={name}", "-o", "json")
-    found: list[Object] = json.loads(said)["items"]
-    return found
+    return items("pods", "-n", NAMESPACE, "-l", f"{TEST_LABEL}={name}")
 
 
 def is_gone(name: str) -> bool:
@@ -195,13 +192,6 @@ def running(name: str, pods: int = 1) -> bool:
         if "deletionTimestamp" not in pod["metadata"]
     ]
     return len(ready) == pods
-
-
-def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.3)
 
 
 def never(holds: Callable[[], bool], what: str) -> None:
@@ -315,10 +305,8 @@ def test_a_training_over_two_rayclusters_starts_as_one_group_and_ends(kueue: Pat
     )  # fmt: skip
     sys.stderr.write(done.stderr)
     assert done.returncode == 0
-    said = kubectl(
-        "get", "events", "-n", NAMESPACE, "-o", "json",
-        "--field-selector=involvedObject.kind=Workload,reason=Admitted",
-    )  # fmt: skip
-    admitted = {event["involvedObject"]["name"] for event in json.loads(said)["items"]}
+    admissions = "--field-selector=involvedObject.kind=Workload,reason=Admitted"
+    events = items("events", "-n", NAMESPACE, admissions)
+    admitted = {event["involvedObject"]["name"] for event in events}
     # One of them, named as the group: not one an object.
     assert [name for name in admitted if run_id in name] == [run_id]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.on_cluster import get
 from tandem import crds
 from tandem.paths import ROOT
 from tandem.process import run, stream, tool_env
@@ -61,10 +62,6 @@ JOBSET: dict[str, Any] = {
         ]
     },
 }
-
-
-def get(*words: str) -> Any:
-    return json.loads(kubectl("get", *words, "-o", "json"))
 
 
 def platform_pods(*, ending: bool = False) -> set[str]:

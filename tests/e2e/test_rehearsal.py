@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from support.on_cluster import items
 from tandem import rehearsal
-from tandem.run.kube import kubectl
 from tandem_host import kwok
 
 pytestmark = pytest.mark.cluster
 
 
 def names(*words: str) -> list[str]:
-    found = json.loads(kubectl("get", *words, "-o", "json"))["items"]
-    return [each["metadata"]["name"] for each in found]
+    return [each["metadata"]["name"] for each in items(*words)]
 
 
 def test_a_small_rehearsal_runs_all_its_pods_and_leaves_nothing(platform: Path) -> None:

@@ -42,7 +42,9 @@ def queues(platform: Path) -> Iterator[Queues]:
     """A tree of the test's own: `first` has all GPUs by right, `last` only what is idle."""
     assert platform.is_file()
     made = Queues.make(gpus=8)
-    # They are none of the platform's, and the API server would refuse runs that name them.
-    with admission_lifted(made.first):
-        yield made
-    remove_queues(made)
+    try:
+        # They are none of the platform's, and the API server would refuse runs that name them.
+        with admission_lifted(made.first):
+            yield made
+    finally:
+        remove_queues(made)

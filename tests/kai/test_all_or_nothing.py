@@ -9,7 +9,6 @@ import pytest
 from support.kai_cluster import (
     Workloads,
     bound,
-    eventually,
     filler,
     filler_node,
     podgroups,
@@ -17,6 +16,7 @@ from support.kai_cluster import (
     refused,
     run_id_of,
     under_kai,
+    until,
 )
 from tandem.explain.inputs import read_facts
 from tandem.explain.report import report_of
@@ -66,10 +66,10 @@ def test_one_gpu_short_places_nothing_and_one_more_places_all(
 
     short = filler(GPUS_OF_THE_NODE - gpus + 1)
     workloads.apply([short])
-    eventually(filler_node, bool, "the filler runs")
+    until(filler_node, "the filler runs")
     workloads.apply(objects)
-    eventually(lambda: len(pods(run_id)), lambda count: count == members, "all pods are there")
-    eventually(lambda: len(refused(run_id)), lambda count: count == members, "KAI refuses all")
+    until(lambda: len(pods(run_id)) == members, "all pods are there")
+    until(lambda: len(refused(run_id)) == members, "KAI refuses all")
     assert bound(run_id) == []
 
     [made] = podgroups(run_id)
@@ -79,4 +79,4 @@ def test_one_gpu_short_places_nothing_and_one_more_places_all(
     assert made["spec"]["queue"] == gang.queue
 
     workloads.delete(short)
-    eventually(lambda: len(bound(run_id)), lambda count: count == members, "all are placed")
+    until(lambda: len(bound(run_id)) == members, "all are placed")

@@ -8,11 +8,11 @@ from support.kai_cluster import (
     Queues,
     Workloads,
     bound,
-    eventually,
     jobset,
     pod_spec,
     pods,
     refused,
+    until,
 )
 
 pytestmark = pytest.mark.cluster
@@ -22,24 +22,24 @@ def test_low_prio_is_reclaimed_as_a_whole_gang(workloads: Workloads, queues: Que
     head, worker = pod_spec(priorityClassName="rl-head"), pod_spec(gpus=4)
     low = jobset("kai-low", {"head": (1, head), "workers": (2, worker)}, queue=queues.last)
     workloads.apply([low])
-    eventually(lambda: len(bound("kai-low")), lambda count: count == 3, "the low run is placed")
+    until(lambda: len(bound("kai-low")) == 3, "the low run is placed")
     before = {pod["metadata"]["uid"] for pod in pods("kai-low")}
 
     high = jobset(
         "kai-high", {"head": (1, head), "workers": (1, pod_spec(gpus=4))}, queue=queues.first
     )
     workloads.apply([high])
-    eventually(lambda: len(bound("kai-high")), lambda count: count == 2, "the high run is placed")
+    until(lambda: len(bound("kai-high")) == 2, "the high run is placed")
     # One worker of four GPUs would have been enough; a gang goes whole, its head too.
-    eventually(
-        lambda: {pod["metadata"]["uid"] for pod in pods("kai-low")} & before,
-        lambda old: not old, "all pods of the low run are evicted",
-    )  # fmt: skip
-    eventually(lambda: len(refused("kai-low")), lambda count: count == 3, "its new pods wait")
+    until(
+        lambda: before.isdisjoint(pod["metadata"]["uid"] for pod in pods("kai-low")),
+        "all pods of the low run are evicted",
+    )
+    until(lambda: len(refused("kai-low")) == 3, "its new pods wait")
     assert bound("kai-low") == []
 
     workloads.delete(high)
-    eventually(lambda: len(bound("kai-low")), lambda count: count == 3, "the low run is back")
+    until(lambda: len(bound("kai-low")) == 3, "the low run is back")
 
 
 def test_in_one_queue_the_more_important_gang_goes_first(
@@ -47,9 +47,9 @@ def test_in_one_queue_the_more_important_gang_goes_first(
 ) -> None:
     worker = pod_spec(gpus=4)
     workloads.apply([jobset("kai-a", {"workers": (2, worker)}, queue=queues.first)])
-    eventually(lambda: len(bound("kai-a")), lambda count: count == 2, "the first run is placed")
+    until(lambda: len(bound("kai-a")) == 2, "the first run is placed")
     workloads.apply(
         [jobset("kai-b", {"workers": (1, worker)}, queue=queues.first, priority="rl-head")]
     )
-    eventually(lambda: len(bound("kai-b")), lambda count: count == 1, "it is placed")
-    eventually(lambda: bound("kai-a"), lambda nodes: not nodes, "the other is gone, whole")
+    until(lambda: len(bound("kai-b")) == 1, "it is placed")
+    until(lambda: not bound("kai-a"), "the other is gone, whole")

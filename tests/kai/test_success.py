@@ -10,12 +10,12 @@ from support.kai_cluster import (
     NAMESPACE,
     Workloads,
     bound,
-    eventually,
-    get,
     jobset,
     pod_spec,
     pods,
+    until,
 )
+from support.on_cluster import items
 
 pytestmark = pytest.mark.cluster
 
@@ -34,18 +34,18 @@ def test_the_first_success_evicts_nobody(workloads: Workloads) -> None:
             annotations={"kai.scheduler/staleness-grace-period": f"{GRACE_SECONDS}s"},
         )
     ])  # fmt: skip
-    eventually(lambda: len(bound("kai-ends")), lambda count: count == 3, "it is placed")
+    until(lambda: len(bound("kai-ends")) == 3, "it is placed")
     first = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods("kai-ends")}
-    eventually(
-        lambda: [pod["status"].get("phase") for pod in pods("kai-ends")],
-        lambda phases: "Succeeded" in phases, "the quick pod succeeds",
-    )  # fmt: skip
+    until(
+        lambda: any(pod["status"].get("phase") == "Succeeded" for pod in pods("kai-ends")),
+        "the quick pod succeeds",
+    )
     deadline = time.monotonic() + GRACE_SECONDS + LOOK_SECONDS
     while time.monotonic() < deadline:
         now = {pod["metadata"]["uid"] for pod in pods("kai-ends")}
         assert now == set(first), [
             event.get("message")
-            for event in get("events", "-n", NAMESPACE)["items"]
+            for event in items("events", "-n", NAMESPACE)
             if event.get("involvedObject", {}).get("name") in first.values()
         ]
         time.sleep(1)

@@ -6,6 +6,7 @@ On simulated nodes: two domains of 18 hosts with four GPUs each.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ import pytest
 from support.kai_cluster import (
     Workloads,
     bound,
-    eventually,
-    get,
     jobset,
     pod_spec,
     pods,
     refused,
+    until,
 )
+from support.on_cluster import items
 from tandem.process import stream
+from tandem_host import kwok
 
 pytestmark = pytest.mark.cluster
 
@@ -40,17 +42,21 @@ def domains(platform: Path) -> Iterator[dict[str, str]]:
     count = str(DOMAINS * HOSTS)
     up = ("tandem.cluster", "up", "--provider", "host", "--kwok-nodes")
     stream(*up, count, "--kwok-profile", PROFILE)
-    nodes = get("nodes", "--selector", CLIQUE)["items"]
+    nodes = items("nodes", "--selector", CLIQUE)
     found = {node["metadata"]["name"]: node["metadata"]["labels"][CLIQUE] for node in nodes}
     assert sorted(found.values()).count(min(found.values())) == HOSTS
     yield found
     stream(*up, "0")
 
 
+def is_placed(name: str, count: int) -> bool:
+    return len(bound(name)) == count
+
+
 def run_of(name: str, workers: int) -> dict[str, Any]:
     simulated: dict[str, Any] = {
-        "nodeSelector": {"kwok.tandem.dev/profile": PROFILE},
-        "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+        "nodeSelector": {kwok.PROFILE_LABEL: PROFILE},
+        "tolerations": [{"key": kwok.TAINT, "operator": "Exists"}],
     }
     return jobset(
         name,
@@ -62,20 +68,15 @@ def run_of(name: str, workers: int) -> dict[str, Any]:
 def test_a_gang_takes_one_domain_or_nothing(workloads: Workloads, domains: dict[str, str]) -> None:
     too_large = run_of("kai-wide", HOSTS + 1)
     workloads.apply([too_large])
-    eventually(
-        lambda: len(pods("kai-wide")), lambda count: count == HOSTS + 2, "all pods are there"
-    )
-    eventually(lambda: len(refused("kai-wide")), bool, "KAI refuses it")
+    until(lambda: len(pods("kai-wide")) == HOSTS + 2, "all pods are there")
+    until(lambda: len(refused("kai-wide")), "KAI refuses it")
     # Both domains are empty: 36 hosts for 19 workers. It is the domain that is too small.
     assert bound("kai-wide") == []
     workloads.delete(too_large)
 
     for name in ("kai-one", "kai-two"):
         workloads.apply([run_of(name, HOSTS)])
-        eventually(
-            lambda: len(bound(name)),  # noqa: B023 - asked before the next round
-            lambda count: count == HOSTS + 1, f"{name} is placed",
-        )  # fmt: skip
+        until(partial(is_placed, name, HOSTS + 1), f"{name} is placed")
     taken = [
         {domains[node] for node in bound(name) if node in domains}
         for name in ("kai-one", "kai-two")

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,8 +26,8 @@ from kubernetes import client, config
 from endpoint_registry.records import object_name
 from peer_watcher.convert import RECORD_ANNOTATION, RUN_ID_LABEL, VERDICT_ANNOTATION
 from peer_watcher.facts import record_from_json
+from support import on_cluster
 from tandem.errors import UserError
-from tandem.process import tool_env
 from tandem.render import kustomize
 from tandem.run.identity import drop_overlay, forget, write_overlay
 from tandem.run.kube import get, kubeconfig, kubectl
@@ -188,12 +187,7 @@ class Cascade:
         rendered = kustomize(folder)
         drop_overlay(folder)
         objects = [made for obj in rendered if (made := change(obj))]
-        done = subprocess.run(
-            ["kubectl", "apply", "-f", "-"], check=False, text=True, capture_output=True,
-            input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
-            env=tool_env(), timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        on_cluster.apply({"apiVersion": "v1", "kind": "List", "items": objects})
 
     def remove(self) -> None:
         """Remove all of the run, its pods at once: the next test has the machine for itself."""

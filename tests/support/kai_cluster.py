@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from peer_watcher.convert import RUN_ID_LABEL
+from support import on_cluster
+from support.on_cluster import get, items
+from tandem.errors import UserError
 from tandem.paths import BUILD
-from tandem.process import tool_env
-from tandem.render import KUSTOMIZE, OVERLAYS, kustomize
+from tandem.policy import KAI, QUEUE_LABEL
+from tandem.render import OVERLAYS, kustomize
+from tandem.run.identity import ORDER_FIRST
 from tandem.run.kube import kubectl
 from tandem.yamls import dump, load_all
+from tandem_host.settings import GPU_RESOURCE as GPU
 
 Object = dict[str, Any]
 
 NAMESPACE = "tandem"
-QUEUE = "kai.scheduler/queue"
-GPU = "nvidia.com/gpu"
 PAUSE = "localhost/tandem/pause:dev"
 #: An image with a shell, for pods that end by themselves.
 SHELL = "localhost/tandem/sidecars:dev"
 #: One cycle of the scheduler is a second; two slow cores and a cold podgrouper are the rest.
 PATIENCE = 90.0
-
-
-def get(*words: str) -> Any:
-    """Return what `kubectl get` says, as JSON."""
-    return json.loads(kubectl("get", *words, "-o", "json"))
-
-
-def eventually(
-    ask: Callable[[], Any], holds: Callable[[Any], Any], what: str, seconds: float = PATIENCE
-) -> Any:
-    """Ask until the answer is the wanted one, and return it."""
-    deadline = time.monotonic() + seconds
-    while not holds(answer := ask()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; last: {answer}"
-        time.sleep(0.5)
-    return answer
+until = partial(on_cluster.until, seconds=PATIENCE)
 
 
 def run_id_of(variant: str) -> str:
@@ -84,14 +71,10 @@ def under_kai(variant: str, *, patches: Iterable[tuple[Object, list[Object]]] = 
             "components": follow if gang.endswith("rayclusters") else [],
             "sortOptions": {
                 "order": "legacy",
-                "legacySortOptions": {
-                    "orderFirst": ["ServiceAccount", "Role", "ConfigMap", "PodGroup"],
-                    "orderLast": [],
-                },
+                "legacySortOptions": {"orderFirst": list(ORDER_FIRST), "orderLast": []},
             },
         },
     )  # fmt: skip
-    assert (KUSTOMIZE / "components").is_dir()
     return kustomize(outer)
 
 
@@ -103,7 +86,7 @@ def _write(folder: Path, kustomization: Object) -> None:
 def pod_spec(*, gpus: int = 0, command: list[str] | None = None, **more: Any) -> Object:
     """Return a small pod's spec: it waits for ever, or runs a command."""
     return {
-        "schedulerName": "kai-scheduler", "restartPolicy": "Never",
+        "schedulerName": KAI, "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 1,
         "securityContext": {
             "runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"},
@@ -129,7 +112,7 @@ def jobset(
     annotations: Object | None = None, group_annotations: dict[str, Object] | None = None,
 ) -> Object:  # fmt: skip
     """Return a JobSet of groups, each so many pods of a spec."""
-    labels = {RUN_ID_LABEL: name, QUEUE: queue}
+    labels = {RUN_ID_LABEL: name, QUEUE_LABEL: queue}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
         "metadata": {
@@ -159,7 +142,7 @@ def filler(gpus: int) -> Object:
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": "filler", "namespace": NAMESPACE,
-            "labels": {RUN_ID_LABEL: "filler", QUEUE: "low-prio"},
+            "labels": {RUN_ID_LABEL: "filler", QUEUE_LABEL: "low-prio"},
         },
         "spec": pod_spec(gpus=gpus, schedulerName="default-scheduler"),
     }  # fmt: skip
@@ -180,12 +163,7 @@ class Workloads:
         """Apply them in their order."""
         for each in objects:
             self._made.append(each)
-            done = subprocess.run(
-                ["kubectl", "apply", "-f", "-"],
-                check=False, input=json.dumps(each), text=True, capture_output=True,
-                env=tool_env(), timeout=60,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr
+            on_cluster.apply(each)
 
     @staticmethod
     def delete(each: Object) -> None:
@@ -212,10 +190,10 @@ class Workloads:
 
 def pods(run_id: str) -> list[Object]:
     """Return a run's pods that are under KAI and not ending, by name."""
-    found = get("pods", "-n", NAMESPACE, f"--selector={RUN_ID_LABEL}={run_id}")["items"]
+    found = items("pods", "-n", NAMESPACE, f"--selector={RUN_ID_LABEL}={run_id}")
     return [
         pod for pod in found
-        if pod["spec"]["schedulerName"] == "kai-scheduler"
+        if pod["spec"]["schedulerName"] == KAI
         and "deletionTimestamp" not in pod["metadata"]
     ]  # fmt: skip
 
@@ -238,7 +216,7 @@ def refused(run_id: str) -> list[str]:
 def podgroups(run_id: str) -> list[Object]:
     """Return the PodGroups that a run's pods say they are in."""
     names = {pod["metadata"]["annotations"].get("pod-group-name", "") for pod in pods(run_id)}
-    found = get("podgroups.scheduling.run.ai", "-n", NAMESPACE)["items"]
+    found = items("podgroups.scheduling.run.ai", "-n", NAMESPACE)
     return [group for group in found if group["metadata"]["name"] in names]
 
 
@@ -269,16 +247,8 @@ class Queues:
                     },
                 },
             }  # fmt: skip
-            kubectl("apply", "-f", str(_file(name, queue)))
+            on_cluster.apply(queue)
         return made
-
-
-def _file(name: str, obj: Object) -> Path:
-    folder = BUILD / "kai"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.yaml"
-    path.write_text(dump(obj), encoding="utf-8")
-    return path
 
 
 @contextmanager
@@ -290,21 +260,20 @@ def admission_lifted(queue: str) -> Iterator[None]:
 
     def taken() -> bool:
         probe = jobset("kai-probe", {"head": (1, pod_spec())}, queue=queue)
-        said = subprocess.run(
-            ["kubectl", "create", "--dry-run=server", "-f", "-"],
-            check=False, input=json.dumps(probe), text=True, capture_output=True,
-            env=tool_env(), timeout=60,
-        )  # fmt: skip
-        return said.returncode == 0
+        try:
+            kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(probe))
+        except UserError:
+            return False
+        return True
 
     try:
         # Of the API server: it tells nobody when it has heard of it.
-        eventually(taken, bool, f"queue {queue} is taken", seconds=30)
+        until(taken, f"queue {queue} is taken", seconds=30)
         yield
     finally:
         meta = {key: binding["metadata"][key] for key in ("name", "labels", "annotations")}
         back = {**binding, "metadata": meta}
-        kubectl("apply", "-f", str(_file(name, back)))
+        on_cluster.apply(back)
 
 
 def remove_queues(made: Queues) -> None:

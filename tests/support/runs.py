@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
-import subprocess
 import time
-from typing import Any
 
 import pytest
 
 from peer_watcher.convert import RUN_ID_LABEL
+from support import on_cluster
 from tandem.errors import UserError
-from tandem.process import tool_env
 from tandem.render import render_variant
 from tandem.run.collect import pods_of
 from tandem.run.kube import get, kubectl
@@ -41,19 +38,10 @@ class Runs:
                     container["image"] = image
         namespace = rayjob["metadata"]["namespace"]
         self._names.append((namespace, name))
-        self._apply(rayjob)
+        on_cluster.apply(rayjob)
         applied = get("rayjobs.ray.io", namespace, name=name)
         assert applied is not None
         return Run(namespace, name, RAYJOBS, name, applied["metadata"]["uid"])
-
-    @staticmethod
-    def _apply(rayjob: dict[str, Any]) -> None:
-        done = subprocess.run(
-            ["kubectl", "apply", "-f", "-"],
-            check=False, input=json.dumps(rayjob), text=True, capture_output=True,
-            env=tool_env(), timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
 
     def remove(self) -> None:
         """Remove the runs with their pods: the next test has the machine for itself."""
