@@ -15,7 +15,7 @@ from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.paths import ARTIFACTS
 from tandem.render import require_variant
 from tandem.run import logs
-from tandem.run.identity import Placing, new_run_id, require_run_id
+from tandem.run.identity import new_run_id, placing_of, require_run_id
 from tandem.run.kube import require_cluster
 from tandem.run.lifecycle import follow_to_the_end, report, set_aside
 from tandem.run.queueing import SCHEDULERS
@@ -56,16 +56,9 @@ def _start(args: argparse.Namespace) -> int:
     require_variant(args.variant)
     run_id = args.run_id or new_run_id()
     require_run_id(run_id)
-    if args.queue and not args.scheduler:
-        raise UserError(
-            Problem(
-                f"--queue {args.queue} without --scheduler: a variant's queue is in its overlay",
-                "make run SCHEDULER=kueue QUEUE=…, or a patch in the overlay",
-            ),
-            ExitCode.USAGE,
-        )
+    placing = placing_of(args.scheduler, args.queue)
     require_cluster()
-    started = start(args.variant, run_id, Placing(args.scheduler, args.queue))
+    started = start(args.variant, run_id, placing)
     set_aside(ARTIFACTS / run_id)
     if args.detach:
         run = started.run

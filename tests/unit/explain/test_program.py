@@ -19,6 +19,7 @@ from support.kai_objects import (
     worker_group,
     workload,
 )
+from tandem import runs
 from tandem.errors import ExitCode, UserError
 from tandem.explain import __main__ as program
 from tandem.explain import inputs
@@ -237,3 +238,16 @@ def test_a_variant_in_a_queue_of_kueues(
 def test_a_variant_for_kai_is_not_kueues(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused(monkeypatch, "prod-disagg-jobset", "--scheduler", "kueue")
     assert error.code == ExitCode.USAGE
+
+
+def test_a_queue_without_its_scheduler_is_refused_not_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = refused(monkeypatch, "disagg-jobset", "--queue", "high-prio")
+    assert error.code == ExitCode.USAGE
+    assert "--queue high-prio without --scheduler" in str(error)
+    # Of a start, before a cluster is asked for.
+    words = ["runs", "start", "--variant", "disagg-jobset", "--queue", "high-prio"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(UserError, match="--queue high-prio without --scheduler"):
+        runs.main()

@@ -10,7 +10,7 @@ from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.explain.inputs import PLATFORM, nodes_of, placed, read_facts, read_objects
 from tandem.explain.report import Report, as_json, report_of
 from tandem.explain.text import plural, text
-from tandem.run.identity import Placing
+from tandem.run.identity import Placing, placing_of
 from tandem.run.queueing import SCHEDULERS
 
 _EPILOG = """\
@@ -68,9 +68,8 @@ def _explained(
 def main() -> int:
     """Run the command line."""
     args = _parser().parse_args()
-    report = _explained(
-        args.subject, args.queues, args.kai, args.nodes, Placing(args.scheduler, args.queue)
-    )
+    placing = placing_of(args.scheduler, args.queue)
+    report = _explained(args.subject, args.queues, args.kai, args.nodes, placing)
     if args.output == "json":
         print(json.dumps(as_json(report), indent=2))
     else:

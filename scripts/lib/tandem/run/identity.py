@@ -115,6 +115,23 @@ class Placing:
 AS_THE_VARIANT_SAYS = Placing()
 
 
+def placing_of(scheduler: str, queue: str) -> Placing:
+    """Return who is to place a run, as a command line has it.
+
+    Raises:
+        UserError: A queue without a scheduler: whose it is would not be known.
+    """
+    if queue and not scheduler:
+        raise UserError(
+            Problem(
+                f"--queue {queue} without --scheduler: a variant's queue is in its overlay",
+                "SCHEDULER=kueue QUEUE=…, or a patch in the overlay",
+            ),
+            ExitCode.USAGE,
+        )
+    return Placing(scheduler, queue)
+
+
 def overlay(
     variant: str,
     run_id: str,
