@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -184,6 +186,32 @@ def test_a_run_that_the_operator_has_ended_is_left_to_it(namespace: str) -> None
     assert found.exit_code == 7
     assert not end_lingering(followed, found)
     assert get("rayjobs.ray.io", namespace, name="run") is not None
+
+
+def test_the_time_that_a_run_is_suspended_does_not_count(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = rayjob(namespace)
+    suspend = json.dumps({"spec": {"suspend": True}})
+    kubectl("patch", "rayjob", "run", "-n", namespace, "--type=merge", "-p", suspend)
+    failed = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "message": "exit code 7"}
+
+    @contextmanager
+    def failing_later() -> Iterator[None]:
+        # After twice the time that a run that is not suspended would be followed.
+        later = Timer(12, set_status, ("rayjob", namespace, "run", failed))
+        later.start()
+        yield
+        later.join()
+
+    with failing_later():
+        assert follow.follow(followed, timeout=6).exit_code == 7
+    # Not for ever, though.
+    again = dict.fromkeys(failed)
+    set_status("rayjob", namespace, "run", {**again, "jobDeploymentStatus": "Suspended"})
+    monkeypatch.setattr(follow, "_QUEUED_SECONDS", 0.0)
+    with failing_later(), pytest.raises(UserError, match="no verdict after"):
+        follow.follow(followed, timeout=6)
 
 
 def test_a_pod_without_a_scheduler_is_told_of_and_given_up(
