@@ -19,7 +19,11 @@ pytestmark = pytest.mark.cluster
 
 
 def test_low_prio_is_reclaimed_as_a_whole_gang(workloads: Workloads, queues: Queues) -> None:
-    head, worker = pod_spec(priorityClassName="rl-head"), pod_spec(gpus=4)
+    # The first process of a container that handles no SIGTERM ends by SIGKILL, as a failure; one
+    # that obeys with code 0 is a success to its Job, which then makes no pod in its place.
+    command = ["sleep", "infinity"]
+    head = pod_spec(priorityClassName="rl-head", command=command)
+    worker = pod_spec(gpus=4, command=command)
     low = jobset("kai-low", {"head": (1, head), "workers": (2, worker)}, queue=queues.last)
     workloads.apply([low])
     until(lambda: len(bound("kai-low")) == 3, "the low run is placed")

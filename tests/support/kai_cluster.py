@@ -273,7 +273,11 @@ def admission_lifted(queue: str) -> Iterator[None]:
     finally:
         meta = {key: binding["metadata"][key] for key in ("name", "labels", "annotations")}
         back = {**binding, "metadata": meta}
-        on_cluster.apply(back)
+        # As Helm, whose it is: the next `helmfile sync` would meet another's fields otherwise.
+        kubectl(
+            "apply", "--server-side", "--field-manager=helm", "--force-conflicts", "-f", "-",
+            stdin=json.dumps(back),
+        )  # fmt: skip
 
 
 def remove_queues(made: Queues) -> None:
