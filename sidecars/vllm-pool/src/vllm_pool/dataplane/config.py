@@ -430,8 +430,20 @@ def _clusters(settings: PlaneSettings) -> list[Document]:
         replicas(
             UNKEYED,
             {
-                "lb_policy": "LEAST_REQUEST",
-                "least_request_lb_config": {"selection_method": "FULL_SCAN"},
+                "load_balancing_policy": {
+                    "policies": [
+                        {
+                            "typed_extension_config": {
+                                "name": "envoy.load_balancing_policies.least_request",
+                                "typed_config": _typed(
+                                    "extensions.load_balancing_policies.least_request.v3"
+                                    ".LeastRequest",
+                                    selection_method="FULL_SCAN",
+                                ),
+                            }
+                        }
+                    ]
+                }
             },
             {},
         ),
