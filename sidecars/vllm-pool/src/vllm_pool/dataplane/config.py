@@ -203,7 +203,11 @@ def _retry_policy(settings: PlaneSettings, members: int) -> Document:
 
 def routes(settings: PlaneSettings, members: int) -> Document:
     """Return the file-RDS document for a pool of so many members."""
-    no_lua = {"envoy.filters.http.lua": _typed("extensions.filters.http.lua.v3.LuaPerRoute", disabled=True)}
+    no_lua = {
+        "envoy.filters.http.lua": _typed(
+            "extensions.filters.http.lua.v3.LuaPerRoute", disabled=True
+        )
+    }
 
     def refuse(match: Document, status: int, message: str) -> Document:
         return {
@@ -310,7 +314,10 @@ def routes(settings: PlaneSettings, members: int) -> Document:
         # The token is the pool's own. The other two are what Envoy adds by itself.
         request_headers_to_remove=["authorization", "x-envoy-external-address", "x-envoy-internal"],
     )
-    return {"version_info": f"retries-{settings.retries_for(members)}", "resources": [table_of_routes]}
+    return {
+        "version_info": f"retries-{settings.retries_for(members)}",
+        "resources": [table_of_routes],
+    }
 
 
 def endpoints(backends: Sequence[Backend], version: str) -> Document:
@@ -456,11 +463,7 @@ def _clusters(settings: PlaneSettings) -> list[Document]:
                 "endpoints": [
                     {
                         "lb_endpoints": [
-                            {
-                                "endpoint": {
-                                    "address": {"pipe": {"path": str(run / MANAGER_SOCKET)}}
-                                }
-                            }
+                            {"endpoint": {"address": {"pipe": {"path": str(run / MANAGER_SOCKET)}}}}
                         ]
                     }
                 ],

@@ -89,7 +89,10 @@ def check_port(settings: PlaneSettings) -> None:
             probe.bind((settings.listen_host, settings.listen_port))
         except OSError as error:
             where = f"{settings.listen_host}:{settings.listen_port}"
-            what = {errno.EADDRINUSE: "is taken", errno.EADDRNOTAVAIL: "is not an address of this machine"}
+            what = {
+                errno.EADDRINUSE: "is taken",
+                errno.EADDRNOTAVAIL: "is not an address of this machine",
+            }
             said = what.get(error.errno or 0, str(error))
             raise UserError(
                 Problem(f"{where} {said}", "choose another address or port"), ExitCode.PRECONDITION
