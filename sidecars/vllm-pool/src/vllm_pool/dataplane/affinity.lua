@@ -5,7 +5,7 @@
 -- brackets in between, over at most WINDOW bytes. The bytes themselves become the key: Envoy
 -- hashes them, in native code.
 
-local find, byte, sub = string.find, string.byte, string.sub
+local find, byte, sub, gsub = string.find, string.byte, string.sub, string.gsub
 local WINDOW = 8192
 
 -- Returns the end of the string whose opening mark is at `from`, or nil.
@@ -80,6 +80,8 @@ function envoy_on_request(handle)
   local body = handle:body()
   local key = body and body:length() > 0 and key_of(body)
   if key then
+    -- JSON that is indented has line ends, which no header may hold.
+    if find(key, '%c') then key = gsub(key, '%c', ' ') end
     handle:headers():add(":pool-key", key)
   else
     handle:headers():add(":pool-no-key", "1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import Final
 
 #: Epochs are milliseconds since 1970 below this bit, and restarts of the job above it. Together
@@ -129,7 +130,7 @@ def first_epoch(milliseconds: int, restarts: int = 0) -> int:
 def port_of(command: tuple[str, ...], default: int = 8000) -> int:
     """Return the port that a server's command line asks for."""
     port = default
-    for flag, value in zip(command, (*command[1:], ""), strict=True):
+    for flag, value in pairwise((*command, "")):
         if (match := _PORT_FLAG.fullmatch(flag)) and (match[1] or value).isdecimal():
             port = int(match[1] or value)
     return port

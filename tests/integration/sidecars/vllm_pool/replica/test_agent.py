@@ -99,7 +99,7 @@ class FakeManager:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:  # noqa: PLR0911 - a case each
         if self.broken:
             return 503, "no healthy upstream"
         if path == "/health":
@@ -178,11 +178,8 @@ class Agents:
         return process
 
     def events(self) -> list[str]:
-        found = []
-        for line in self.log.read_text(encoding="utf-8").splitlines():
-            if line.startswith("{"):
-                found.append(str(json.loads(line)["event"]))
-        return found
+        lines = self.log.read_text(encoding="utf-8").splitlines()
+        return [str(json.loads(line)["event"]) for line in lines if line.startswith("{")]
 
     def close(self) -> None:
         for process in self.running:

@@ -26,12 +26,16 @@ def gone(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in "ZX"
 
 
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+
 async def pid_in(path: Path) -> int:
     deadline = time.monotonic() + SECONDS
-    while not (path.exists() and path.read_text(encoding="utf-8").strip()):
+    while not (text := text_of(path)):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
-    return int(path.read_text(encoding="utf-8"))
+    return int(text)
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("true", 0)])
