@@ -1,0 +1,1 @@
+"""One address for many vLLM replicas: Envoy carries the requests, a manager says who is in."""

@@ -1,0 +1,193 @@
+"""New weights for all replicas with one call, and what a failure on some of them means.
+
+The rule: those in rotation have the same weights. A call goes to every replica at once and gives
+one answer. A replica on which it failed leaves the rotation, since nobody knows what it has now;
+a later call of that kind that succeeds, or a new launch, brings it back. When all refused (4xx)
+nothing was changed anywhere, and nobody leaves. A replica that is launched after a refit has the
+weights from before: it waits for the next refit, unless it says itself that it has the pool's
+version, or nobody is left who has newer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from vllm_pool.core.rotation import Weights
+
+_GOOD: Final = range(200, 300)
+_REFUSED: Final = range(400, 500)
+
+
+class Kind(StrEnum):
+    """What a call touches; a failure is mended by a success of the same kind."""
+
+    PAUSE = "pause"
+    SLEEP = "sleep"
+    GROUP = "group"
+    WEIGHTS = "weights"
+    CACHE = "cache"
+    #: Asks only: a failure changes nothing.
+    LOOK = "look"
+
+
+#: The first word of a path, and what it touches.
+_KINDS: Final = {
+    "pause": Kind.PAUSE,
+    "resume": Kind.PAUSE,
+    "is_paused": Kind.LOOK,
+    "is_sleeping": Kind.LOOK,
+    "sleep": Kind.SLEEP,
+    "wake_up": Kind.SLEEP,
+    "init_weights_update_group": Kind.GROUP,
+    "collective_rpc": Kind.WEIGHTS,
+    "reset_prefix_cache": Kind.CACHE,
+}
+#: Paths after which generation stands still, and those after which it goes on.
+HALTS: Final = {"pause": "pause", "sleep": "sleep"}
+GOES_ON: Final = {"resume": "pause", "wake_up": "sleep"}
+
+
+def word(path: str) -> str:
+    """Return the first word of a path."""
+    return path.strip("/").split("/", 1)[0]
+
+
+def kind(path: str) -> Kind | None:
+    """Return what a path touches; None when it is no path of a refit."""
+    first = word(path)
+    return Kind.WEIGHTS if first.startswith("update_weights") else _KINDS.get(first)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one replica said; status 0 and an error when it said nothing."""
+
+    status: int
+    body: Any = None
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it did what was asked."""
+        return self.status in _GOOD
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as it stands in the one answer."""
+        return {
+            "status": self.status,
+            **({"error": self.error} if self.error else {"body": self.body}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one launch holds, as the calls have left it.
+
+    Attributes:
+        generation: Number of the last refit that it took part in; 0: as launched.
+        failed: Kinds of calls that failed on it and have not succeeded since.
+        halted: What stands still on it: `pause`, `sleep`.
+        version: Name of its weights; None when nobody named them.
+    """
+
+    generation: int = 0
+    failed: frozenset[Kind] = frozenset()
+    halted: frozenset[str] = frozenset()
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWeights:
+    """What those in rotation hold.
+
+    Attributes:
+        generation: Number of the last refit; 0 when there was none.
+        version: Name that it was given.
+    """
+
+    generation: int = 0
+    version: str | None = None
+    held: Mapping[str, Held] = field(default_factory=dict)
+
+    def standing(self, name: str) -> Weights:
+        """Return how the weights of a replica stand to the pool's."""
+        held = self.held.get(name, Held())
+        if held.failed:
+            return Weights.FAILED
+        return Weights.EQUAL if held.generation == self.generation else Weights.BEHIND
+
+    def launched(self, name: str, version: str | None) -> PoolWeights:
+        """Return them after a new launch of a replica, which says that it has `version`."""
+        has_it = version is not None and version == self.version
+        new = Held(generation=self.generation if has_it else 0, version=version)
+        return _settled(replace(self, held={**self.held, name: new}))
+
+    def gone(self, name: str) -> PoolWeights:
+        """Return them without a replica."""
+        left = {key: held for key, held in self.held.items() if key != name}
+        return _settled(replace(self, held=left))
+
+    def called(self, path: str, answers: Mapping[str, Answer], version: str | None) -> PoolWeights:
+        """Return them after one call.
+
+        Args:
+            path: What was called.
+            answers: What each replica that was asked said.
+            version: Name of the weights that the call brings, if it names them.
+        """
+        touched = kind(path)
+        if touched is None or touched is Kind.LOOK or refused(answers):
+            return self
+        generation = self.generation
+        news = touched is Kind.WEIGHTS and any(answer.ok for answer in answers.values())
+        if news:
+            generation += 1
+        held = dict(self.held)
+        for name, answer in answers.items():
+            held[name] = _after(held.get(name, Held()), path, answer, generation, version)
+        named = version if news else self.version
+        return _settled(PoolWeights(generation, named, held))
+
+
+def _settled(weights: PoolWeights) -> PoolWeights:
+    """Return them as they are, or as launched when nobody has the newest ones any more."""
+    held = weights.held
+    if any(each.generation == weights.generation and not each.failed for each in held.values()):
+        return weights
+    return PoolWeights(0, None, held)
+
+
+def _after(held: Held, path: str, answer: Answer, generation: int, version: str | None) -> Held:
+    touched = kind(path) or Kind.LOOK
+    if not answer.ok:
+        lost = touched is Kind.WEIGHTS
+        return replace(held, failed=held.failed | {touched}, version=None if lost else held.version)
+    first = word(path)
+    halted = held.halted
+    if first in HALTS:
+        halted |= {HALTS[first]}
+    if first in GOES_ON:
+        halted -= {GOES_ON[first]}
+    mended = {touched} | ({Kind.GROUP} if touched is Kind.WEIGHTS else set())
+    if touched is not Kind.WEIGHTS:
+        return replace(held, failed=held.failed - mended, halted=halted)
+    return Held(generation, held.failed - mended, halted, version)
+
+
+def refused(answers: Mapping[str, Answer]) -> bool:
+    """Return whether all said that the request is wrong, so that nothing was changed."""
+    return bool(answers) and all(answer.status in _REFUSED for answer in answers.values())
+
+
+def one_answer(answers: Mapping[str, Answer]) -> tuple[int, dict[str, Any]]:
+    """Return the status and the body of the one answer: 200 when all did it, else 502 or 503."""
+    body = {
+        "ok": bool(answers) and all(answer.ok for answer in answers.values()),
+        "replicas": {name: answer.as_json() for name, answer in sorted(answers.items())},
+    }
+    if not answers:
+        return 503, {**body, "error": "no replica to ask"}
+    return (200 if body["ok"] else 502), body

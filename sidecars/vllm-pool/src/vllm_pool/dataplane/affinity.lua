@@ -1,0 +1,90 @@
+-- The key of a request that names no session: the messages up to the first turn of the
+-- assistant, so that a conversation keeps its replica while it grows, else the prompt.
+--
+-- The body is not parsed. The scan jumps from one quotation mark to the next and counts the
+-- brackets in between, over at most WINDOW bytes. The bytes themselves become the key: Envoy
+-- hashes them, in native code.
+
+local find, byte, sub, gsub = string.find, string.byte, string.sub, string.gsub
+local WINDOW = 8192
+
+-- Returns the end of the string whose opening mark is at `from`, or nil.
+local function string_end(text, from)
+  local at = from
+  while true do
+    at = find(text, '"', at + 1, true)
+    if not at then return nil end
+    -- A mark behind an odd number of backslashes belongs to the string.
+    local back = at - 1
+    while byte(text, back) == 92 do back = back - 1 end
+    if (at - back) % 2 == 1 then return at end
+  end
+end
+
+-- Returns the end of what is to be hashed of the array that opens at `from`: its last whole
+-- element before the first one of the assistant.
+local function elements_end(text, from)
+  local depth, whole, at = 1, from, from + 1
+  while true do
+    local here = find(text, '["%[%]{}]', at)
+    if not here then return #text end
+    local what = byte(text, here)
+    if what == 34 then
+      local stop = string_end(text, here)
+      if not stop then return #text end
+      if depth == 2 and stop - here == 10 and sub(text, here, stop) == '"assistant"' then
+        return whole
+      end
+      if depth == 1 then whole = stop end
+      at = stop + 1
+    elseif what == 123 or what == 91 then
+      depth, at = depth + 1, here + 1
+    else
+      depth, at = depth - 1, here + 1
+      if depth == 1 then
+        whole = here
+      elseif depth < 1 then
+        -- An array without elements that close (numbers) counts up to its bracket.
+        return whole == from and here or whole
+      end
+    end
+  end
+end
+
+local function key_of(body)
+  local length = body:length()
+  local text = body:getBytes(0, length < WINDOW and length or WINDOW)
+  local _, name = find(text, '"messages"', 1, true)
+  if not name then
+    _, name = find(text, '"prompt"', 1, true)
+    if not name then return nil end
+  end
+  local from = find(text, '[^%s:]', name + 1)
+  if not from then return nil end
+  if length > WINDOW and from > 1 then
+    -- What stands before the value must not decide how much of it is looked at.
+    local rest = length - from + 1
+    text = body:getBytes(from - 1, rest < WINDOW and rest or WINDOW)
+    from = 1
+  end
+  local first = byte(text, from)
+  if first == 91 then
+    return sub(text, from, elements_end(text, from))
+  elseif first == 34 then
+    return sub(text, from, string_end(text, from) or #text)
+  end
+  return nil
+end
+
+function envoy_on_request(handle)
+  local body = handle:body()
+  local key = body and body:length() > 0 and key_of(body)
+  if key then
+    -- JSON that is indented has line ends, which no header may hold.
+    if find(key, '%c') then key = gsub(key, '%c', ' ') end
+    handle:headers():add(":pool-key", key)
+  else
+    handle:headers():add(":pool-no-key", "1")
+    handle:clearRouteCache()
+  end
+end

@@ -1,0 +1,3 @@
+module tandem.local/fakereplica
+
+go 1.26
