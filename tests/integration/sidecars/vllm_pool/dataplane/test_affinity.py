@@ -140,7 +140,6 @@ def test_a_new_replica_takes_its_share_and_moves_few_others(plane: Plane) -> Non
     plane.members([*replicas, plane.replica("b3")])
     after = [plane.chat(conversation(n, 0)).id for n in range(200)]
     to_new = after.count("b3")
-    print(to_new, sum(was != now != "b3" for was, now in zip(before, after, strict=True)))
     elsewhere = sum(was != now != "b3" for was, now in zip(before, after, strict=True))
     assert 20 <= to_new <= 90
     assert elsewhere <= 10
