@@ -264,8 +264,9 @@ class Plane:
             )
 
         until(known, f"Envoy knows {sorted(names)}")
-        until(lambda: self._retries() == self.settings.retries_for(
-            sum(not backend.draining for backend in wanted)), "Envoy knows how often to try")  # fmt: skip
+        members = sum(not backend.draining for backend in wanted)
+        retries = self.settings.retries_for(members)
+        until(lambda: self._retries() == retries, "Envoy knows how often to try")
 
     def pool(self, count: int) -> list[Replica]:
         """Start so many replicas and make them the members."""

@@ -62,7 +62,8 @@ def test_a_growing_conversation_stays(plane: Plane, indent: int | None, order: s
 def test_a_growing_conversation_of_parts_stays(plane: Plane) -> None:
     plane.pool(4)
     for number in range(12):
-        opening = {"role": "user", "content": [{"type": "text", "text": f"look at {number}"}]}
+        parts = [{"type": "text", "text": f"look at {number}"}]
+        opening: dict[str, object] = {"role": "user", "content": parts}
         grown = [opening, {"role": "assistant", "content": "yes"}, opening]
         assert plane.chat([opening]).id == plane.chat(grown, seed=3).id
 
