@@ -10,8 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from support.pool_plane import (
-    Answer, Exchange, Plane, Replica, Reply, failing, friendly, resetting,
-)  # fmt: skip
+    Answer,
+    Exchange,
+    Plane,
+    Replica,
+    Reply,
+    failing,
+    friendly,
+    resetting,
+)
 
 CHAT = [{"role": "user", "content": "the same for all"}]
 MIB = 1024 * 1024
