@@ -264,9 +264,8 @@ class Plane:
             )
 
         until(known, f"Envoy knows {sorted(names)}")
-        members = sum(not backend.draining for backend in wanted)
-        retries = self.settings.retries_for(members)
-        until(lambda: self._retries() == retries, "Envoy knows how often to try")
+        tries = self.settings.retries_for(sum(not backend.draining for backend in wanted))
+        until(lambda: self._retries() == tries, "Envoy knows how often to try")
 
     def pool(self, count: int) -> list[Replica]:
         """Start so many replicas and make them the members."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import subprocess
 import threading
@@ -237,17 +236,10 @@ def test_counters_are_told_by_replica(plane: Plane) -> None:
     assert sum(found.values()) >= 10
 
 
-def test_secrets_are_private_and_a_bad_file_is_refused_with_envoys_words(
-    plane: Plane, tmp_path: Path
-) -> None:
+def test_secrets_are_private_and_a_port_is_not_shared(plane: Plane) -> None:
     assert plane.run.stat().st_mode & 0o777 == 0o700
     for path in plane.run.glob("*.json"):
         assert path.stat().st_mode & 0o777 == 0o600
     assert TOKEN not in " ".join(process.command(plane.run, plane.settings))
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    (bad / config.BOOTSTRAP_FILE).write_text(json.dumps({"nodes": 1}), encoding="utf-8")
-    with pytest.raises(UserError, match=r"Envoy refuses .*nodes"):
-        process.validate(bad)
     with pytest.raises(UserError, match="is taken"):
         process.check_port(plane.settings)

@@ -272,7 +272,10 @@ def routes(settings: PlaneSettings, members: int) -> Document:
         "range_match": {"start": settings.max_body_bytes + 1, "end": 2**62},
     }
     post = {"name": ":method", "string_match": {"exact": "POST"}}
+    # Envoy joins two Host headers with a comma, which no name has.
+    two_hosts = {"name": ":authority", "string_match": {"contains": ","}}
     table += [
+        refuse({"prefix": "/", "headers": [two_hosts]}, 400, "more than one host is named"),
         refuse(
             {"prefix": "/", "headers": [too_long]},
             413,
@@ -304,15 +307,21 @@ def routes(settings: PlaneSettings, members: int) -> Document:
         ),
         to_replicas({"prefix": "/", "headers": [post]}, KEYED, KEY_HEADER, lua=True),
         to_replicas({"prefix": "/"}, UNKEYED),
-        # `OPTIONS *` has a path without a slash.
-        to_replicas({"path": "*"}, UNKEYED),
     ]
     table_of_routes = _typed(
         "config.route.v3.RouteConfiguration",
         name="pool",
         virtual_hosts=[{"name": "pool", "domains": ["*"], "routes": table}],
-        # The token is the pool's own. The other two are what Envoy adds by itself.
-        request_headers_to_remove=["authorization", "x-envoy-external-address", "x-envoy-internal"],
+        # The token is the pool's own. The next three are of one hop only, and Envoy leaves them.
+        # The last two it adds by itself.
+        request_headers_to_remove=[
+            "authorization",
+            "proxy-authorization",
+            "te",
+            "trailer",
+            "x-envoy-external-address",
+            "x-envoy-internal",
+        ],
     )
     return {
         "version_info": f"retries-{settings.retries_for(members)}",

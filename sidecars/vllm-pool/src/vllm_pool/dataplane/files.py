@@ -13,6 +13,7 @@ from vllm_pool.dataplane import config
 from vllm_pool.dataplane.config import Backend, Document, PlaneSettings
 
 _PRIVATE = 0o600
+_PRIVATE_FOLDER = 0o700
 
 
 def write_atomically(path: Path, content: bytes) -> bool:
@@ -55,7 +56,8 @@ def write_plane(settings: PlaneSettings) -> None:
         OSError: the run directory cannot be made or written.
     """
     run = settings.run_dir
-    run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    run.chmod(_PRIVATE_FOLDER)
     script = resources.files("vllm_pool.dataplane").joinpath(config.LUA_FILE).read_bytes()
     write_atomically(run / config.LUA_FILE, script)
     # The routes hold the token and depend on the number of members: one file for each number
@@ -67,20 +69,28 @@ def write_plane(settings: PlaneSettings) -> None:
     for stale in run.glob("routes.*.json"):
         if int(stale.name.split(".")[1]) > settings.retries:
             stale.unlink()
-    if not (run / config.ENDPOINTS_FILE).exists():
+    members = _members(run)
+    if members is None:
         write_endpoints(run, [])
     else:
-        _choose_routes(run, _members(run))
+        _choose_routes(run, members)
     write_atomically(run / config.BOOTSTRAP_FILE, _json(config.bootstrap(settings)))
 
 
-def _members(run_dir: Path) -> int:
-    document = json.loads((run_dir / config.ENDPOINTS_FILE).read_bytes())
-    return sum(
-        endpoint["health_status"] == "HEALTHY"
-        for group in document["resources"][0]["endpoints"]
-        for endpoint in group["lb_endpoints"]
-    )
+def _members(run_dir: Path) -> int | None:
+    """Return how many members take requests by the file; None when there is none to read."""
+    try:
+        document = json.loads((run_dir / config.ENDPOINTS_FILE).read_bytes())
+        healthy = [
+            endpoint
+            for group in document["resources"][0]["endpoints"]
+            for endpoint in group["lb_endpoints"]
+            if endpoint["health_status"] == "HEALTHY"
+        ]
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        # It is ours alone and written whole; whatever else it holds says nothing of members.
+        return None
+    return len(healthy)
 
 
 def _choose_routes(run_dir: Path, members: int) -> None:
@@ -101,7 +111,8 @@ def write_endpoints(run_dir: Path, backends: Sequence[Backend]) -> bool:
     body["version_info"] = hashlib.sha256(_json(body)).hexdigest()[:16]
     members = sum(not backend.draining for backend in backends)
     path = run_dir / config.ENDPOINTS_FILE
-    shrinks = path.exists() and members < _members(run_dir)
+    known = _members(run_dir)
+    shrinks = known is not None and members < known
     # A request must never be allowed more tries than there are replicas to try.
     if shrinks:
         _choose_routes(run_dir, members)

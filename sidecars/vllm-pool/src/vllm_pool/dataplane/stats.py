@@ -140,7 +140,17 @@ class Admin:
         return status == 200  # noqa: PLR2004 - OK
 
     async def drain(self) -> None:
+        """Let clients go: every answer closes its connection, new ones are still taken.
+
+        This lasts until Envoy ends; nothing brings it back.
+        """
+        await self._post("/drain_listeners?graceful&skip_exit")
+
+    async def close_listener(self) -> None:
         """Take no new connections; requests under way go on, and Envoy keeps running."""
-        status, text = await self._ask("POST", "/drain_listeners?skip_exit&graceful")
+        await self._post("/drain_listeners")
+
+    async def _post(self, path: str) -> None:
+        status, text = await self._ask("POST", path)
         if status != 200:  # noqa: PLR2004 - OK
-            raise aiohttp.ClientError(f"Envoy does not drain: {status} {text.strip()}")
+            raise aiohttp.ClientError(f"Envoy answers {path} with {status} {text.strip()}")

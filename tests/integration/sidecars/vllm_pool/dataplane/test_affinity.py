@@ -62,9 +62,11 @@ def test_a_growing_conversation_stays(plane: Plane, indent: int | None, order: s
 def test_a_growing_conversation_of_parts_stays(plane: Plane) -> None:
     plane.pool(4)
     for number in range(12):
-        parts = [{"type": "text", "text": f"look at {number}"}]
-        opening: dict[str, object] = {"role": "user", "content": parts}
-        grown: list[dict[str, object]] = [opening, {"role": "assistant", "content": "yes"}, opening]
+        opening: dict[str, Any] = {
+            "role": "user",
+            "content": [{"type": "text", "text": f"look at {number}"}],
+        }
+        grown = [opening, {"role": "assistant", "content": "yes"}, opening]
         assert plane.chat([opening]).id == plane.chat(grown, seed=3).id
 
 
@@ -165,14 +167,17 @@ def test_a_hot_prompt_spills(plane: Plane) -> None:
     for replica in replicas:
         replica.answer = slow
     with ThreadPoolExecutor(60) as clients:
-        replies = [clients.submit(plane.chat, conversation(1, 0)) for _ in range(60)]
-        until(lambda: sum(replica.active for replica in replicas) == 60, "all are under way")
+        replies = []
+        # Envoy counts a request when it has a connection: of a burst on none, all see an idle
+        # favourite.
+        for wave in range(5, 61, 5):
+            replies += [clients.submit(plane.chat, conversation(1, 0)) for _ in range(5)]
+            until(lambda: sum(replica.active for replica in replicas) == wave, "all are asked")  # noqa: B023
         held = [replica.active for replica in replicas]
         plane.loop.call_soon_threadsafe(release.set)
         assert all(reply.result(60).status == 200 for reply in replies)
-    # One and a half times the fair share of 20 is the bound. Envoy's two threads decide at the same
-    # time and see each other's choice a moment later; without a bound one would have all 60.
-    assert max(held) <= 45
+    # One and a half times the fair share of 20, rounded up, and the last five at once.
+    assert max(held) <= 36
 
 
 def test_requests_without_a_key_go_where_least_is_under_way(plane: Plane) -> None:

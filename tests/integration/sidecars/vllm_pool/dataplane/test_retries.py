@@ -18,7 +18,7 @@ from support.pool_plane import (
     failing,
     friendly,
     resetting,
-)
+)  # fmt: skip
 
 CHAT = [{"role": "user", "content": "the same for all"}]
 MIB = 1024 * 1024
