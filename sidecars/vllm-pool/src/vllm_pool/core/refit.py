@@ -45,6 +45,10 @@ _KINDS: Final = {
     "collective_rpc": Kind.WEIGHTS,
     "reset_prefix_cache": Kind.CACHE,
 }
+#: Paths that bring new weights begin with it.
+NEW_WEIGHTS: Final = "update_weights"
+#: First words of all other paths of a refit.
+WORDS: Final = tuple(_KINDS)
 #: Paths after which generation stands still, and those after which it goes on.
 HALTS: Final = {"pause": "pause", "sleep": "sleep"}
 GOES_ON: Final = {"resume": "pause", "wake_up": "sleep"}
@@ -58,7 +62,7 @@ def word(path: str) -> str:
 def kind(path: str) -> Kind | None:
     """Return what a path touches; None when it is no path of a refit."""
     first = word(path)
-    return Kind.WEIGHTS if first.startswith("update_weights") else _KINDS.get(first)
+    return Kind.WEIGHTS if first.startswith(NEW_WEIGHTS) else _KINDS.get(first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +108,16 @@ class PoolWeights:
     """What those in rotation hold.
 
     Attributes:
-        generation: Number of the last refit; 0 when there was none.
+        generation: Number of the refit that brought it; 0: as launched.
         version: Name that it was given.
+        last: Highest number that any refit was given. None is given twice: somebody may still
+            hold what an earlier one has brought.
     """
 
     generation: int = 0
     version: str | None = None
     held: Mapping[str, Held] = field(default_factory=dict)
+    last: int = 0
 
     def standing(self, name: str) -> Weights:
         """Return how the weights of a replica stand to the pool's."""
@@ -141,23 +148,25 @@ class PoolWeights:
         touched = kind(path)
         if touched is None or touched is Kind.LOOK or refused(answers):
             return self
-        generation = self.generation
         news = touched is Kind.WEIGHTS and any(answer.ok for answer in answers.values())
-        if news:
-            generation += 1
+        last = self.last + news
+        generation = last if news else self.generation
         held = dict(self.held)
         for name, answer in answers.items():
             held[name] = _after(held.get(name, Held()), path, answer, generation, version)
         named = version if news else self.version
-        return _settled(PoolWeights(generation, named, held))
+        return _settled(PoolWeights(generation, named, held, last))
 
 
 def _settled(weights: PoolWeights) -> PoolWeights:
-    """Return them as they are, or as launched when nobody has the newest ones any more."""
-    held = weights.held
-    if any(each.generation == weights.generation and not each.failed for each in held.values()):
-        return weights
-    return PoolWeights(0, None, held)
+    """Return them as they are, or as launched when nobody has the newest ones any more.
+
+    Who failed at something else, such as a pause, has them still.
+    """
+    for held in weights.held.values():
+        if held.generation == weights.generation and Kind.WEIGHTS not in held.failed:
+            return weights
+    return replace(weights, generation=0, version=None)
 
 
 def _after(held: Held, path: str, answer: Answer, generation: int, version: str | None) -> Held:

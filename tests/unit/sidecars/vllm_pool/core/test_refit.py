@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vllm_pool.core.refit import Answer, Kind, PoolWeights, kind, one_answer
 from vllm_pool.core.rotation import Weights
@@ -79,3 +83,60 @@ def test_one_answer(answers: dict[str, Answer], status: int) -> None:
     code, body = one_answer(answers)
     assert (code, body["ok"]) == (status, status == 200)
     assert sorted(body["replicas"]) == sorted(answers)
+
+
+def test_a_pause_that_fails_everywhere_and_then_succeeds_leaves_the_weights_as_they_are() -> None:
+    weights = pool().called("/update_weights", {"a": OK, "b": OK}, "v1")
+    weights = weights.called("/pause", {"a": BROKEN, "b": BROKEN}, None)
+    weights = weights.called("/pause", {"a": OK, "b": OK}, None)
+    assert standings(weights) == {"a": Weights.EQUAL, "b": Weights.EQUAL}
+    assert weights.version == "v1"
+
+
+def test_what_an_earlier_refit_has_brought_is_never_taken_for_what_a_later_one_did() -> None:
+    weights = pool().called("/update_weights", {"a": OK, "b": OK}, "v1")
+    weights = weights.called("/update_weights", {"a": OK}, "v2").launched("a", None)
+    weights = weights.called("/update_weights", {"a": OK}, "v3")
+    assert standings(weights) == {"a": Weights.EQUAL, "b": Weights.BEHIND}
+
+
+NAMES = "ab"
+ANSWERS = st.sampled_from(
+    [{"a": OK, "b": OK}, {"a": OK}, {"b": OK}, {"a": OK, "b": BROKEN}, {"a": BROKEN, "b": BROKEN}]
+)
+STEPS = st.one_of(
+    st.tuples(st.just("launch"), st.sampled_from(NAMES), st.booleans()),
+    st.tuples(st.just("gone"), st.sampled_from(NAMES), st.none()),
+    st.tuples(
+        st.sampled_from(["/update_weights", "/pause"]),
+        ANSWERS,
+        st.none(),
+    ),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(STEPS, max_size=12))
+def test_all_that_are_equal_have_the_same_weights(steps: list[tuple[str, Any, Any]]) -> None:
+    weights = pool()
+    # What each one really has: 0 as launched, else the number of the step that brought it;
+    # a number below zero is a half-done one that nobody else has.
+    real = dict.fromkeys(NAMES, 0)
+    for number, (what, who, knows) in enumerate(steps, start=1):
+        if what == "launch":
+            equal = [name for name in real if weights.standing(name) is Weights.EQUAL]
+            newest = [real[name] for name in equal if weights.held[name].version == weights.version]
+            says = weights.version if knows and newest else None
+            real[who] = newest[0] if says is not None else 0
+            weights = weights.launched(who, says)
+        elif what == "gone":
+            real.pop(who, None)
+            weights = weights.gone(who)
+        else:
+            answers = {name: answer for name, answer in who.items() if name in real}
+            if what == "/update_weights" and answers:
+                for name, answer in answers.items():
+                    real[name] = number if answer.ok else -number * 10 - ord(name)
+            weights = weights.called(what, answers, f"v{number}")
+        equal = [name for name in real if weights.standing(name) is Weights.EQUAL]
+        assert len({real[name] for name in equal}) <= 1
