@@ -11,7 +11,6 @@ import math
 import os
 import re
 import selectors
-import shutil
 import signal
 import subprocess
 import threading
@@ -21,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 
 from gym_server.signals import SIGNALLED, thread
+from tandem_common.processes import ending_with_us, exit_code, members
 
 #: Lines that are kept, and how much of each.
 TAIL_LINES = 40
@@ -59,7 +58,7 @@ class Ended:
     @property
     def exit_code(self) -> int:
         """The code as a shell gives it: 128 + number when a signal ended it."""
-        return self.status if self.status >= 0 else SIGNALLED - self.status
+        return exit_code(self.status)
 
     @property
     def ok(self) -> bool:
@@ -134,27 +133,6 @@ def _clean(raw: bytes) -> str:
     )
 
 
-def members(group: int) -> list[int]:
-    """Return the living processes of a group, its leader not counted."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        # Processes come and go while we read.
-        with suppress(OSError, ValueError):
-            pid = int(entry.name)
-            # The program's name is in brackets and may hold spaces: fields count from behind it.
-            stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            state, _, its_group = stat.rpartition(")")[2].split()[:3]
-            if pid != group and int(its_group) == group and state not in "ZX":
-                found.append(pid)
-    return found
-
-
-def command(argv: Sequence[str]) -> list[str]:
-    """Return the command line that ends a program when this process is gone, however it went."""
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "TERM", "--", *argv] if setpriv else list(argv)
-
-
 class Child:
     """One child process with its group.
 
@@ -218,7 +196,7 @@ class Child:
         """
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            command(self._argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            ending_with_us(self._argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=self._env, start_new_session=True, bufsize=0,
         )  # fmt: skip
         thread(f"child-{self.name}", partial(self._follow, self._process), self._on_end).start()

@@ -23,9 +23,10 @@ from aiohttp import web
 from tandem_common import logs
 from tandem_common.clock import Deadline
 from tandem_common.errors import ExitCode, Problem, UserError
+from tandem_common.processes import exit_code
 from tandem_common.serve import Health
 from vllm_pool.replica import decide
-from vllm_pool.replica.child import Child, exit_code
+from vllm_pool.replica.child import Child
 from vllm_pool.replica.decide import Answer, Fitness, Limits, Move, Registration, Reply
 from vllm_pool.replica.link import Link, addresses, own_address
 from vllm_pool.replica.metrics import Metrics
@@ -138,7 +139,7 @@ class Agent:
         probe = Probe(session, self._target, self._settings.model)
         watch = asyncio.create_task(self._watch(probe))
         names = asyncio.create_task(self._resolve(session))
-        asked = asyncio.create_task(_true(self._stop.wait()))
+        asked = asyncio.create_task(self._stop.wait())
         ends: list[asyncio.Future[Any]] = [watch, names, asked, self._superseded]
         ended: asyncio.Task[int] | None = None
         if self._child is not None:
@@ -348,7 +349,7 @@ class Agent:
         work = asyncio.create_task(
             _all(self._drain_one(kept, deadline) for kept in every), name="drain"
         )
-        hurry = asyncio.create_task(_true(self._hurry.wait()))
+        hurry = asyncio.create_task(self._hurry.wait())
         try:
             await asyncio.wait([work, hurry], return_when=asyncio.FIRST_COMPLETED)
             drained = work.done() and work.result()
@@ -411,10 +412,6 @@ class Agent:
 def _wall() -> int:
     """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-async def _true(wait: Coroutine[Any, Any, Any]) -> None:
-    await wait
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, bool]]) -> bool:

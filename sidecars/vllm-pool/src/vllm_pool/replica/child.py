@@ -13,35 +13,13 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from tandem_common.errors import Problem, UserError
+from tandem_common.processes import ending_with_us, members
 
 #: Seconds that the rest of the group gets when its leader has ended.
 REST_SECONDS = 5.0
-#: A shell's exit code for a process that a signal ended is this plus the signal's number.
-SIGNALLED = 128
 _LOOK_SECONDS = 0.05
-
-
-def members(group: int) -> list[int]:
-    """Return the living processes of a group, its leader not counted."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        # Processes come and go while we read.
-        with suppress(OSError, ValueError):
-            pid = int(entry.name)
-            # The program's name is in brackets and may hold spaces: fields count from behind it.
-            stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            state, _, its_group = stat.rpartition(")")[2].split()[:3]
-            if pid != group and int(its_group) == group and state not in "ZX":
-                found.append(pid)
-    return found
-
-
-def exit_code(status: int) -> int:
-    """Return the code as a shell gives it: 128 + number when a signal ended it."""
-    return status if status >= 0 else SIGNALLED - status
 
 
 class Child:
@@ -63,26 +41,19 @@ class Child:
         """Its process id, also that of its group; 0 before the start."""
         return self._process.pid if self._process else 0
 
-    @property
-    def status(self) -> int | None:
-        """As `subprocess` gives it: exit code, or the signal's number below zero; None: it runs."""
-        return self._over.result() if self._over is not None and self._over.done() else None
-
     def start(self) -> None:
         """Start it.
 
         Raises:
             UserError: It cannot be started.
         """
-        setpriv = shutil.which("setpriv")
-        ends_with_us = [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
         if not shutil.which(self._argv[0], path=self._env.get("PATH")):
             raise UserError(
                 Problem(f"there is no program {self._argv[0]!r}", "name one that is on PATH")
             )
         try:
             self._process = subprocess.Popen(
-                [*ends_with_us, *self._argv],
+                ending_with_us(self._argv),
                 stdin=subprocess.DEVNULL, env=self._env, start_new_session=True,
             )  # fmt: skip
         except OSError as error:

@@ -8,22 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from support.gym_run import gone
 from tandem_common.errors import ExitCode, UserError
-from vllm_pool.replica.child import Child, exit_code
+from tandem_common.processes import exit_code
+from vllm_pool.replica.child import Child
 
 SECONDS = 20.0
 
 
 def child(script: str) -> Child:
     return Child(["bash", "-c", script], dict(os.environ))
-
-
-def gone(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] in "ZX"
 
 
 def text_of(path: Path) -> str:
