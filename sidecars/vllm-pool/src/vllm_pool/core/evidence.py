@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-#: Tokens out, and tokens in: a long prompt is work too.
-_TOKENS: Final = re.compile(
-    rb"^vllm:(?:generation|prompt)_tokens_total(?:\{[^}\n]*\})? ([0-9.eE+]+)", re.MULTILINE
+_COUNTER: Final = re.compile(
+    r"^vllm:(?P<which>\w+)_tokens_total(?:\{[^}\n]*\})?[ \t]+(?P<value>[0-9.eE+]+)", re.MULTILINE
 )
+#: vLLM's counters of tokens out, and of tokens in: a long prompt is work too.
+OUT: Final = "generation"
+IN: Final = "prompt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,16 @@ class Sample:
     successes: int | None = None
 
 
-def tokens(metrics: bytes) -> float | None:
-    """Return the sum of vLLM's token counters in its metrics; None when there are none."""
-    found = _TOKENS.findall(metrics)
+def tokens(metrics: str, *which: str) -> float | None:
+    """Return the sum of some token counters in vLLM's metrics; None when there are none.
+
+    Args:
+        metrics: Text of `/metrics`.
+        which: `OUT`, `IN`, or both.
+    """
+    found = [each["value"] for each in _COUNTER.finditer(metrics) if each["which"] in which]
     try:
-        return sum(float(each) for each in found) if found else None
+        return sum(map(float, found)) if found else None
     except ValueError:
         return None
 

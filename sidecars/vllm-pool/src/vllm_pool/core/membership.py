@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-_ID: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?")
+#: Id of a replica.
+ID: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?\.?")
 
 
@@ -36,7 +37,7 @@ def check_id(value: str) -> str:
     Raises:
         ValueError: It has other characters than letters, digits, `-`, `_` and `.`, or is too long.
     """
-    if not _ID.fullmatch(value):
+    if not ID.fullmatch(value):
         raise ValueError(
             f"{value!r} is no id: letters, digits, '-', '_' and '.', at most 128, "
             "letters or digits at both ends"

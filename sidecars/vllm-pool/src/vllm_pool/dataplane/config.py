@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm_pool.core import refit
+
 MIB = 1024 * 1024
 
 BOOTSTRAP_FILE = "bootstrap.json"
@@ -34,13 +36,12 @@ ENDPOINTS_NAME = "replicas"
 # them, and are never written to an HTTP/1 upstream: made for what one filter tells another.
 KEY_HEADER = ":pool-key"
 NO_KEY_HEADER = ":pool-no-key"
+#: A client's own key.
+SESSION = "x-session-id"
 
 OPEN_PATHS = ("/health", "/ready")
-MANAGER_PATHS = (
-    "/pause", "/resume", "/is_paused", "/init_weights_update_group", "/collective_rpc",
-    "/reset_prefix_cache", "/sleep", "/wake_up",
-)  # fmt: skip
-MANAGER_PREFIXES = ("/pool/", "/update_weights")
+MANAGER_PATHS = tuple(f"/{word}" for word in refit.WORDS)
+MANAGER_PREFIXES = ("/pool/", f"/{refit.NEW_WEIGHTS}")
 
 _TYPES = "type.googleapis.com/envoy"
 # A refit loads weights while nothing is written to the client.
@@ -252,6 +253,19 @@ def routes(settings: PlaneSettings, members: int) -> Document:
             route["typed_per_filter_config"] = no_lua
         return route
 
+    post = {"name": ":method", "string_match": {"exact": "POST"}}
+
+    def has(header: str) -> Document:
+        return {"name": header, "present_match": True}
+
+    def by_key(prefix: str) -> list[Document]:
+        """Return the routes of a session, of what the script found no key in, and of the rest."""
+        return [
+            to_replicas({"prefix": prefix, "headers": [has(SESSION)]}, KEYED, SESSION),
+            to_replicas({"prefix": prefix, "headers": [has(NO_KEY_HEADER)]}, UNKEYED, lua=True),
+            to_replicas({"prefix": prefix, "headers": [post]}, KEYED, KEY_HEADER, lua=True),
+        ]
+
     table = [to_manager({"path": path}) for path in OPEN_PATHS]
     if settings.token is not None:
         other = {
@@ -271,7 +285,6 @@ def routes(settings: PlaneSettings, members: int) -> Document:
         "name": "content-length",
         "range_match": {"start": settings.max_body_bytes + 1, "end": 2**62},
     }
-    post = {"name": ":method", "string_match": {"exact": "POST"}}
     # Envoy joins two Host headers with a comma, which no name has.
     two_hosts = {"name": ":authority", "string_match": {"contains": ","}}
     table += [
@@ -281,31 +294,11 @@ def routes(settings: PlaneSettings, members: int) -> Document:
             413,
             f"the body is longer than the pool's limit of {settings.max_body_bytes} bytes",
         ),
-        to_replicas(
-            {"prefix": "/v1/", "headers": [{"name": "x-session-id", "present_match": True}]},
-            KEYED,
-            "x-session-id",
-        ),
-        to_replicas(
-            {"prefix": "/v1/", "headers": [{"name": NO_KEY_HEADER, "present_match": True}]},
-            UNKEYED,
-            lua=True,
-        ),
-        to_replicas({"prefix": "/v1/", "headers": [post]}, KEYED, KEY_HEADER, lua=True),
+        *by_key("/v1/"),
         *(to_manager({"path": path}) for path in MANAGER_PATHS),
         *(to_manager({"prefix": prefix}) for prefix in MANAGER_PREFIXES),
         to_manager({"path": "/pool"}),
-        to_replicas(
-            {"prefix": "/", "headers": [{"name": "x-session-id", "present_match": True}]},
-            KEYED,
-            "x-session-id",
-        ),
-        to_replicas(
-            {"prefix": "/", "headers": [{"name": NO_KEY_HEADER, "present_match": True}]},
-            UNKEYED,
-            lua=True,
-        ),
-        to_replicas({"prefix": "/", "headers": [post]}, KEYED, KEY_HEADER, lua=True),
+        *by_key("/"),
         to_replicas({"prefix": "/"}, UNKEYED),
     ]
     table_of_routes = _typed(

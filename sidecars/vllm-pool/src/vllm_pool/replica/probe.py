@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,20 +11,12 @@ from typing import Any, Final
 
 import aiohttp
 
+from vllm_pool.core import evidence
 from vllm_pool.replica.decide import Canary, Sample
 
 #: Seconds for `/health` and for what is asked beside the canary.
 _SHORT_SECONDS: Final = 5.0
 _SHOWN: Final = 200
-_TOKENS: Final = re.compile(
-    r"^vllm:generation_tokens_total(?:\{[^}\n]*\})?[ \t]+([0-9.eE+]+)", re.MULTILINE
-)
-
-
-def generated(metrics: str) -> float | None:
-    """Return the tokens that a server has generated, from its metrics; None: they do not say."""
-    found = [float(value) for value in _TOKENS.findall(metrics)]
-    return sum(found) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,8 @@ class Probe:
         body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
         got = await self._ask("POST", "/v1/completions", canary_seconds, body)
         seconds = time.monotonic() - began
-        tokens = generated((await self._ask("GET", "/metrics", _SHORT_SECONDS)).text)
+        metrics = (await self._ask("GET", "/metrics", _SHORT_SECONDS)).text
+        tokens = evidence.tokens(metrics, evidence.OUT)
         if got.status == HTTPStatus.OK and _has_choice(got.json()):
             return Sample(healthy=True, canary=Canary.PASSED, seconds=seconds, tokens=tokens)
         reason = got.reason or "it has no choice in it"

@@ -19,14 +19,14 @@ from tandem_common.settings import (
     Words,
     setting,
 )
+from vllm_pool.core.membership import ID
 
-_ID: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._]{0,126}[A-Za-z0-9])?")
 _TARGET: Final = re.compile(r"http://[^\s/?#@]+:\d+/?")
 _MANAGER: Final = re.compile(r"(dns\+http|https?)://[^\s/?#@]+/?")
 
 
 def _id(value: str) -> str:
-    if not _ID.fullmatch(value):
+    if not ID.fullmatch(value):
         raise ValueError("not an id (letters, digits, '-', '.', '_', at most 128, not at the ends)")
     return value
 

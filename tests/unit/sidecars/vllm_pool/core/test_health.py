@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_pool.core.evidence import Sample, progress, tokens
+from vllm_pool.core.evidence import IN, OUT, Sample, progress, tokens
 from vllm_pool.core.health import Health, HealthLimits, Kind, Probe, Result, observe
 
 LIMITS = HealthLimits()
@@ -68,10 +68,11 @@ def test_tokens_tell_of_work_and_requests_only_where_there_are_none() -> None:
 
 def test_tokens_are_the_sum_of_those_out_and_in() -> None:
     said = (
-        b"# TYPE vllm:generation_tokens_total counter\n"
-        b'vllm:generation_tokens_total{engine="0",model_name="m"} 12.0\n'
-        b'vllm:prompt_tokens_total{engine="0",model_name="m"} 3e1\n'
-        b'vllm:generation_tokens_total_created{engine="0"} 1.7e9\n'
+        "# TYPE vllm:generation_tokens_total counter\n"
+        'vllm:generation_tokens_total{engine="0",model_name="m"} 12.0\n'
+        'vllm:prompt_tokens_total{engine="0",model_name="m"} 3e1\n'
+        'vllm:generation_tokens_total_created{engine="0"} 1.7e9\n'
     )
-    assert tokens(said) == 42.0
-    assert tokens(b"process_cpu_seconds_total 3\n") is None
+    assert tokens(said, OUT, IN) == 42.0
+    assert tokens("process_cpu_seconds_total 3\n", OUT, IN) is None
+    assert tokens("vllm:generation_tokens_total 1e\n", OUT) is None

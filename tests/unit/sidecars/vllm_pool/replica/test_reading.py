@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tandem_common.errors import ExitCode, UserError
+from vllm_pool.core.evidence import OUT, tokens
 from vllm_pool.replica.decide import Answer, Reply
 from vllm_pool.replica.link import addresses, own_address, read_answer, read_state
-from vllm_pool.replica.probe import generated
 from vllm_pool.replica.program import main
 from vllm_pool.replica.settings import ReplicaSettings
 
@@ -52,8 +52,8 @@ def test_tokens_are_summed_over_the_engines() -> None:
         'vllm:generation_tokens_total{engine="1",model_name="m"} 1e+02\n'
         'vllm:prompt_tokens_total{engine="0"} 5.0\n'
     )
-    assert generated(text) == 112
-    assert generated("vllm:prompt_tokens_total 5.0\n") is None
+    assert tokens(text, OUT) == 112
+    assert tokens("vllm:prompt_tokens_total 5.0\n", OUT) is None
 
 
 def test_an_address_stands_for_itself_and_a_name_for_every_address_of_it() -> None:
