@@ -40,8 +40,11 @@ exit codes: 0 ok, 1 a table differs, 2 usage, 3 a precondition is not met
 def settings_of(readme: Path) -> dict[str, type[Settings]]:
     """Return the settings classes of the package that a README stands beside, by name."""
     found: dict[str, type[Settings]] = {}
-    for module in readme.parent.glob("src/*/settings.py"):
-        loaded = importlib.import_module(f"{module.parent.name}.settings")
+    sources = readme.parent / "src"
+    for module in sorted(sources.glob("*/**/settings.py")):
+        loaded = importlib.import_module(
+            ".".join(module.relative_to(sources).with_suffix("").parts)
+        )
         found |= {
             name: each
             for name, each in vars(loaded).items()
