@@ -1,3 +1,0 @@
-module tandem.local/fakereplica
-
-go 1.26
