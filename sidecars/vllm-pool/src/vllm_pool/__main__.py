@@ -8,18 +8,34 @@ from functools import partial
 from typing import Final
 
 from tandem_common.errors import ExitCode, Problem, UserError, run_main
+from vllm_pool.client import commands as client
 from vllm_pool.replica import program as replica
+from vllm_pool.serve import program as serve
 
-_COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"replica": replica.main}
+_COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "serve": serve.serve,
+    "replica": replica.main,
+    **{name: partial(client.main, name) for name in client.COMMANDS},
+    "manager": serve.manager,
+}
 _USAGE: Final = """\
 usage: vllm-pool COMMAND …
 Judge models behind one address.
 
 commands:
+  serve     serve a pool: the balancer
   replica   keep one vLLM server known to the balancers of a pool
+  status    show a pool and its replicas
+  drain     give a replica, or with --all the balancer, nothing new
+  undrain   take a drain back
+  add       register a replica that has no agent
+  remove    take a replica out
+  canary    ask replicas for one token now
+  manager   the control of a balancer alone; `serve` starts it
 
 example:
-  vllm-pool replica --help
+  vllm-pool serve --listen-port 8000 &
+  vllm-pool replica --id judge-0 --manager http://127.0.0.1:8000 -- vllm serve m --port 8100
 
 exit codes: those of the command; 2 usage
 """

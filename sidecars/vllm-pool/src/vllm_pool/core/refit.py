@@ -10,7 +10,8 @@ version, or nobody is left who has newer ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -28,6 +29,8 @@ class Kind(StrEnum):
     SLEEP = "sleep"
     GROUP = "group"
     WEIGHTS = "weights"
+    #: Ends an update, or names it: who missed the update itself does not get it by this.
+    FINISH = "finish"
     CACHE = "cache"
     #: Asks only: a failure changes nothing.
     LOOK = "look"
@@ -37,16 +40,31 @@ class Kind(StrEnum):
 _KINDS: Final = {
     "pause": Kind.PAUSE,
     "resume": Kind.PAUSE,
+    "abort_requests": Kind.LOOK,
     "is_paused": Kind.LOOK,
     "is_sleeping": Kind.LOOK,
+    "get_world_size": Kind.LOOK,
+    "weight_info": Kind.LOOK,
     "sleep": Kind.SLEEP,
     "wake_up": Kind.SLEEP,
     "init_weights_update_group": Kind.GROUP,
+    "init_weight_transfer_engine": Kind.GROUP,
+    "shutdown_weight_transfer_engine": Kind.GROUP,
+    "start_weight_update": Kind.GROUP,
+    "start_draft_weight_update": Kind.GROUP,
+    "finish_weight_update": Kind.FINISH,
+    "update_weight_version": Kind.FINISH,
     "collective_rpc": Kind.WEIGHTS,
     "reset_prefix_cache": Kind.CACHE,
+    "reset_mm_cache": Kind.CACHE,
+    "reset_encoder_cache": Kind.CACHE,
 }
 #: Paths that bring new weights begin with it.
 NEW_WEIGHTS: Final = "update_weights"
+#: Fields of a body that name the weights which a call brings.
+VERSION_FIELDS: Final = ("weight_version", "new_version")
+#: Field that tells a replica its place in a group; it may be an object, a number for each id.
+RANK_FIELD: Final = "rank_offset"
 #: First words of all other paths of a refit.
 WORDS: Final = tuple(_KINDS)
 #: Paths after which generation stands still, and those after which it goes on.
@@ -155,6 +173,11 @@ class PoolWeights:
         for name, answer in answers.items():
             held[name] = _after(held.get(name, Held()), path, answer, generation, version)
         named = version if news else self.version
+        if touched is Kind.FINISH and version is not None:
+            # A name is the pool's when somebody who has the newest weights took it.
+            took = [held[name] for name, answer in answers.items() if answer.ok]
+            if any(each.generation == generation for each in took):
+                named = version
         return _settled(PoolWeights(generation, named, held, last))
 
 
@@ -180,9 +203,10 @@ def _after(held: Held, path: str, answer: Answer, generation: int, version: str 
         halted |= {HALTS[first]}
     if first in GOES_ON:
         halted -= {GOES_ON[first]}
-    mended = {touched} | ({Kind.GROUP} if touched is Kind.WEIGHTS else set())
+    mended = {touched} | ({Kind.GROUP, Kind.FINISH} if touched is Kind.WEIGHTS else set())
     if touched is not Kind.WEIGHTS:
-        return replace(held, failed=held.failed - mended, halted=halted)
+        named = version if touched is Kind.FINISH and version is not None else held.version
+        return replace(held, failed=held.failed - mended, halted=halted, version=named)
     return Held(generation, held.failed - mended, halted, version)
 
 
@@ -200,3 +224,45 @@ def one_answer(answers: Mapping[str, Answer]) -> tuple[int, dict[str, Any]]:
     if not answers:
         return 503, {**body, "error": "no replica to ask"}
     return (200 if body["ok"] else 502), body
+
+
+class BodyError(ValueError):
+    """A body of a refit that cannot be sent to the replicas."""
+
+
+def version_of(body: bytes) -> str | None:
+    """Return the name that a body gives to the weights it brings, if it is JSON and names any."""
+    said = _object(body)
+    for name in VERSION_FIELDS:
+        value = said.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def bodies(body: bytes, names: Iterable[str]) -> dict[str, bytes]:
+    """Return what each replica is sent: the body as it is, with its own place in the group.
+
+    A group of processes wants a number of each; the trainer gives them by id,
+    `"rank_offset": {"judge-0": 1, "judge-1": 2}`. Every other body passes byte-identical.
+
+    Raises:
+        BodyError: A replica has no number.
+    """
+    wanted = list(names)
+    said = _object(body)
+    ranks = said.get(RANK_FIELD)
+    if not isinstance(ranks, dict):
+        return dict.fromkeys(wanted, body)
+    missing = sorted(set(wanted) - ranks.keys())
+    if missing:
+        raise BodyError(f"{RANK_FIELD} has no number for {', '.join(missing)}")
+    return {name: json.dumps({**said, RANK_FIELD: ranks[name]}).encode() for name in wanted}
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(body) if body else {}
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -119,11 +119,13 @@ class Quorum:
     Attributes:
         in_rotation: How many replicas get requests.
         total: How many there are.
+        min_ready: How many it takes.
         reasons: Why it is not ready; empty when it is.
     """
 
     in_rotation: int
     total: int
+    min_ready: int
     reasons: tuple[str, ...]
 
     @property
@@ -152,4 +154,4 @@ def quorum(standings: Mapping[str, Standing], min_ready: int, *, draining: bool)
             for name, standing in sorted(standings.items())
             if not standing.in_rotation
         ]
-    return Quorum(serving, len(standings), tuple(reasons))
+    return Quorum(serving, len(standings), min_ready, tuple(reasons))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import aiohttp
 
@@ -21,7 +22,7 @@ class BackendStats:
     """Of one replica, both clusters together; counters since Envoy has known it.
 
     `error` counts answers of 5xx and lost connections, `ejected` says that Envoy leaves it out
-    for the moment because it could not be reached.
+    for the moment because it could not be reached, `draining` that it sends it nothing new.
     """
 
     active: int = 0
@@ -32,15 +33,21 @@ class BackendStats:
     connect_failures: int = 0
     connections: int = 0
     ejected: bool = False
+    draining: bool = False
 
     def __add__(self, other: BackendStats) -> BackendStats:
         """Add the counters of the same replica in another cluster."""
         sums: dict[str, Any] = {
             field.name: getattr(self, field.name) + getattr(other, field.name)
             for field in fields(self)
-            if field.name != "ejected"
+            if field.type == "int"
         }
-        return BackendStats(**sums, ejected=self.ejected or other.ejected)
+        return BackendStats(
+            **sums,
+            ejected=self.ejected or other.ejected,
+            # One of the clusters may not have read it yet.
+            draining=self.draining and other.draining,
+        )
 
 
 _NAMES = {
@@ -71,9 +78,14 @@ def parse_clusters(text: str | bytes) -> Mapping[str, BackendStats]:
                     for stat in host.get("stats", [])
                     if stat["name"] in _NAMES
                 }
-                ejected = bool(host.get("health_status", {}).get("failed_outlier_check", False))
-                one = BackendStats(**counts, ejected=ejected)
-                found[host["hostname"]] = found.get(host["hostname"], BackendStats()) + one
+                health = host.get("health_status", {})
+                one = BackendStats(
+                    **counts,
+                    ejected=bool(health.get("failed_outlier_check", False)),
+                    draining=health.get("eds_health_status") == "DRAINING",
+                )
+                name = host["hostname"]
+                found[name] = found[name] + one if name in found else one
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a report of Envoy's clusters: {error!r}") from error
     return found
@@ -129,9 +141,9 @@ class Admin:
         _, text = await self._ask("GET", "/clusters?format=json")
         return parse_clusters(text)
 
-    async def counters(self) -> Mapping[str, int]:
-        """Return Envoy's own counters and gauges, by their names."""
-        _, text = await self._ask("GET", "/stats")
+    async def counters(self, pattern: str = "") -> Mapping[str, int]:
+        """Return Envoy's own counters and gauges, by their names; those of a pattern (RE2)."""
+        _, text = await self._ask("GET", f"/stats?filter={quote(pattern)}" if pattern else "/stats")
         return parse_counters(text)
 
     async def ready(self) -> bool:

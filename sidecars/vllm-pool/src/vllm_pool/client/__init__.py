@@ -1,0 +1,1 @@
+"""What people call: status, drain, undrain, add, remove, canary."""

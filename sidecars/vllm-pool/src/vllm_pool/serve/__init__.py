@@ -1,0 +1,1 @@
+"""`vllm-pool serve`: Envoy and the manager, kept alive together."""
