@@ -55,7 +55,9 @@ def changed(copy: Path, literal: Literal) -> list[str]:
 
 def test_all_kinds_are_found() -> None:
     found = {literal.path.relative_to(ROOT).as_posix() for literal in OURS}
-    assert found >= {path.relative_to(ROOT).as_posix() for path in ROOT.glob("tools/*/go.mod")}
+    # Without a module of somebody else's there is no version.
+    modules = {path for path in ROOT.glob("tools/*/go.mod") if "require" in path.read_text()}
+    assert found >= {path.relative_to(ROOT).as_posix() for path in modules}
     assert found >= {
         "cluster/host/images/base/Dockerfile",
         "requirements/binaries.in",

@@ -157,6 +157,12 @@ def go_modules() -> tuple[GoModule, ...]:
             ),
             ldflags=f"-X main.version={pinned('kubeconform')}",
         ),
+        GoModule(
+            # Of the standard library only: a fake replica and the load of `make bench-pool`.
+            "pool",
+            (Program("fake-vllm", "./fake-vllm", ""), Program("pool-load", "./pool-load", "")),
+            own_sources=("fake-vllm", "pool-load"),
+        ),
     )
 
 

@@ -1,0 +1,3 @@
+module tandem/tools/pool
+
+go 1.26.8
