@@ -55,6 +55,11 @@ bench: .venv/.ready ## measure the README's figures on this machine
 	@$(PY) -m tandem.bench_peer_watcher
 	@$(PY) -m tandem.rehearsal
 
+.PHONY: bench-pool
+bench-pool: .venv/.ready ## what a vLLM pool's data plane costs, beside a plain aiohttp proxy (OUTPUT=)
+	@$(PY) -m tandem.tools make pool >&2
+	@$(PY) -m tandem.bench_pool --output $(OUTPUT)
+
 # Runs of `rehearsal`, and the pods of each; nodes and profile are those of `cluster-up`.
 RUNS ?= 20
 PODS ?= 64
