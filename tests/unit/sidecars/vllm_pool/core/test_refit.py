@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_pool.core.refit import Answer, Kind, PoolWeights, kind, one_answer
+from vllm_pool.core.refit import (
+    Answer,
+    BodyError,
+    Kind,
+    PoolWeights,
+    bodies,
+    kind,
+    one_answer,
+    version_of,
+)
 from vllm_pool.core.rotation import Weights
 
 OK, BROKEN, WRONG = Answer(200, {}), Answer(500, "x"), Answer(400, "bad")
@@ -140,3 +150,48 @@ def test_all_that_are_equal_have_the_same_weights(steps: list[tuple[str, Any, An
             weights = weights.called(what, answers, f"v{number}")
         equal = [name for name in real if weights.standing(name) is Weights.EQUAL]
         assert len({real[name] for name in equal}) <= 1
+
+
+def test_who_missed_the_update_does_not_get_it_by_its_end_or_its_name() -> None:
+    weights = pool().called("/update_weights", {"a": OK, "b": OK}, None).launched("b", None)
+    for path in ("/finish_weight_update", "/update_weight_version"):
+        weights = weights.called(path, {"a": OK, "b": OK}, "v1")
+        assert standings(weights) == {"a": Weights.EQUAL, "b": Weights.BEHIND}
+    assert (weights.version, weights.held["a"].version) == ("v1", "v1")
+
+
+def test_an_update_that_was_not_ended_well_is_mended_by_the_next_one() -> None:
+    weights = pool().called("/update_weights", {"a": OK, "b": OK}, None)
+    weights = weights.called("/finish_weight_update", {"a": OK, "b": BROKEN}, "v1")
+    assert standings(weights) == {"a": Weights.EQUAL, "b": Weights.FAILED}
+    weights = weights.called("/update_weights", {"a": OK, "b": OK}, "v2")
+    assert standings(weights) == {"a": Weights.EQUAL, "b": Weights.EQUAL}
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [
+        (b'{"weight_version": "v7"}', "v7"), (b'{"new_version": "v7"}', "v7"),
+        (b'{"weight_version": 7}', None), (b"[1]", None), (b"\xff\x00", None), (b"", None),
+    ],
+)  # fmt: skip
+def test_the_name_of_new_weights_is_read_from_the_body(body: bytes, version: str | None) -> None:
+    assert version_of(body) == version
+
+
+@pytest.mark.parametrize("body", [b'{"rank_offset": 1 }', b"\x00pickle", b"", b"[]", b'{"a":1}'])
+def test_a_body_without_places_passes_byte_identical(body: bytes) -> None:
+    assert bodies(body, ["a", "b"]) == {"a": body, "b": body}
+
+
+def test_each_replica_gets_its_own_place_in_the_group() -> None:
+    body = json.dumps({"rank_offset": {"a": 1, "b": 3}, "world_size": 5}).encode()
+    sent = {name: json.loads(each) for name, each in bodies(body, ["a", "b"]).items()}
+    assert sent == {
+        "a": {"rank_offset": 1, "world_size": 5}, "b": {"rank_offset": 3, "world_size": 5},
+    }  # fmt: skip
+
+
+def test_a_replica_without_a_place_is_named() -> None:
+    with pytest.raises(BodyError, match="no number for b, c"):
+        bodies(b'{"rank_offset": {"a": 1}}', ["c", "a", "b"])
