@@ -421,15 +421,35 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def planes() -> Iterator[Callable[..., Plane]]:
-    """Yield a function that starts a data plane with some settings; all end with the block."""
+def replicas_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Yield an event loop that runs in a thread; all that is left in it ends with the block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="replicas")
     thread.start()
+
+    async def end() -> None:
+        # A connection that was being made while its server closed begins a task of its own.
+        for _ in range(3):
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.sleep(0.01)
+
+    try:
+        yield loop
+    finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result(SOON)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextlib.contextmanager
+def planes() -> Iterator[Callable[..., Plane]]:
+    """Yield a function that starts a data plane with some settings; all end with the block."""
     with contextlib.ExitStack() as stack:
-        stack.callback(loop.close)
-        stack.callback(thread.join)
-        stack.callback(loop.call_soon_threadsafe, loop.stop)
+        loop = stack.enter_context(replicas_loop())
 
         def make(**settings: Any) -> Plane:
             # Paths of sockets are short by nature: 107 bytes.

@@ -12,13 +12,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from support.pool_plane import SOON, Exchange, Plane, Replica, Reply, friendly, until
+from support.pool_plane import SOON, Exchange, Plane, Replica, Reply, friendly, replicas_loop, until
 from vllm_pool.dataplane import config
 from vllm_pool.dataplane.config import PlaneSettings
 
@@ -106,7 +106,7 @@ class Balancer(Plane):
         with (self.run_dir / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "vllm_pool", "serve"],
-                env=os.environ | {f"VLLM_POOL_{name}": text for name, text in variables.items()},
+                env=environment(**variables),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -182,6 +182,30 @@ class Balancer(Plane):
         self.settled(**{replica.id: "ready" for replica in made})
         return made
 
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=SOON) as answer:
+            lines = answer.read().decode().splitlines()
+        values = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+        assert values, f"no metric {name}"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in values)
+
+    @staticmethod
+    def free_port() -> int:
+        """Return a port of 127.0.0.1 that nobody listens on."""
+        return free_port()
+
+    def clear(self) -> None:
+        """Remove every member and close every engine."""
+        for name in self.states():
+            self.ask("DELETE", f"/pool/replicas/{name}")
+        self.ask("POST", "/pool/undrain")
+        until(lambda: not any(self._hosts()), "Envoy knows nobody")
+        for replica in self.replicas:
+            self.wait(replica.close())
+        self.replicas.clear()
+
     def settled(self, **states: str) -> None:
         """Wait until replicas are in some states, and Envoy has heard of it."""
         names = {name.replace("_", "-"): state for name, state in states.items()}
@@ -202,6 +226,14 @@ class Balancer(Plane):
             return all(hosts.get(n, False) == good for hosts in seen for n, good in known.items())
 
         until(heard, f"Envoy knows {known}")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a program of ours, with settings of a pool."""
+    return {
+        **os.environ, "PYTHONPATH": os.pathsep.join(sys.path),
+        **{f"VLLM_POOL_{name}": value for name, value in variables.items()},
+    }  # fmt: skip
 
 
 def engine_of(replica: Replica) -> FakeEngine:
@@ -235,13 +267,8 @@ def alive(pid: int) -> bool:
 @contextlib.contextmanager
 def balancers() -> Iterator[Callable[..., Balancer]]:
     """Yield a function that starts a balancer; all end with the block."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="engines")
-    thread.start()
     with contextlib.ExitStack() as stack:
-        stack.callback(loop.close)
-        stack.callback(thread.join)
-        stack.callback(loop.call_soon_threadsafe, loop.stop)
+        loop = stack.enter_context(replicas_loop())
 
         def make(*, enter: bool = True, **environment: str) -> Balancer:
             run_dir = Path(tempfile.mkdtemp(prefix="pool-"))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from importlib import import_module
+from typing import Final, cast
 
 from tandem_common.errors import ExitCode, Problem, UserError, run_main
-from vllm_pool.client import commands as client
-from vllm_pool.replica import program as replica
-from vllm_pool.serve import program as serve
 
-_COMMANDS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
-    "serve": serve.serve,
-    "replica": replica.main,
-    **{name: partial(client.main, name) for name in client.COMMANDS},
-    "manager": serve.manager,
+#: Where each command is: a command loads only what it needs, so that a person's are quick.
+_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "serve": ("vllm_pool.serve.program", "serve"),
+    "replica": ("vllm_pool.replica.program", "main"),
+    "status": ("vllm_pool.client.commands", "status"),
+    "drain": ("vllm_pool.client.commands", "drain"),
+    "undrain": ("vllm_pool.client.commands", "undrain"),
+    "add": ("vllm_pool.client.commands", "add"),
+    "remove": ("vllm_pool.client.commands", "remove"),
+    "canary": ("vllm_pool.client.commands", "canary"),
+    "manager": ("vllm_pool.serve.program", "manager"),
 }
 _USAGE: Final = """\
 usage: vllm-pool COMMAND …
@@ -54,7 +58,9 @@ def main(argv: Sequence[str]) -> int:
     if command is None:
         what = f"there is no command {argv[0]!r}" if argv else "no command was given"
         raise UserError(Problem(what, f"one of: {', '.join(_COMMANDS)}"), ExitCode.USAGE)
-    return command(argv[1:])
+    module, name = command
+    run = cast("Callable[[Sequence[str]], int]", getattr(import_module(module), name))
+    return run(argv[1:])
 
 
 def entry() -> None:

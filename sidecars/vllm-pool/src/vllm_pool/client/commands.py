@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -74,7 +75,6 @@ examples:
 exit codes: 0 each has generated, 1 one has not, 2 usage, 3 no answer or refused""",
     ),
 }
-COMMANDS: Final = tuple(_TEXTS)
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -105,7 +105,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def main(command: str, argv: Sequence[str]) -> int:
+def _run(command: str, argv: Sequence[str]) -> int:
     """Run one command; return its exit code.
 
     Raises:
@@ -211,3 +211,10 @@ _ACTIONS: Final[Mapping[str, Callable[[Balancer, argparse.Namespace], int]]] = {
     "remove": _remove,
     "canary": _canary,
 }
+
+status = partial(_run, "status")
+drain = partial(_run, "drain")
+undrain = partial(_run, "undrain")
+add = partial(_run, "add")
+remove = partial(_run, "remove")
+canary = partial(_run, "canary")

@@ -228,7 +228,7 @@ def routes(settings: PlaneSettings, members: int) -> Document:
                 # While the manager is started again, who asks waits a moment instead of failing.
                 "retry_policy": {
                     "retry_on": "connect-failure",
-                    "num_retries": 6,
+                    "num_retries": 20,
                     "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
                 },
             },

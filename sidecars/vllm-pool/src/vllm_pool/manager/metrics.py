@@ -30,10 +30,6 @@ _OF_CLUSTERS: Final = (
         "retries_refused", "Tries that the retry budget did not allow",
         "upstream_rq_retry_overflow",
     ),
-    (
-        "cancellations", "Requests that were under way at a replica when their client left",
-        "upstream_rq_tx_reset",
-    ),
     ("connect_failures", "Connections to replicas that failed", "upstream_cx_connect_fail"),
     ("resets", "Requests that a replica cut off", "upstream_rq_rx_reset"),
     ("unserved", "Requests that came while no replica was in rotation", "upstream_cx_none_healthy"),
@@ -65,6 +61,10 @@ class _Envoy(Collector):
         for name, text, counter in _OF_CLUSTERS:
             value = sum(counters.get(f"cluster.{each}.{counter}", 0) for each in _CLUSTERS)
             yield CounterMetricFamily(f"vllm_pool_{name}", text, value)
+        yield CounterMetricFamily(
+            "vllm_pool_cancellations", "Requests that were under way when their client left",
+            counters.get("http.pool.downstream_rq_rx_reset", 0),
+        )  # fmt: skip
         yield GaugeMetricFamily(
             "vllm_pool_inflight", "Requests of clients under way",
             counters.get("http.pool.downstream_rq_active", 0),

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from tandem_common import logs
 from tandem_common.errors import ExitCode
-from tandem_common.kube import load_config
 from tandem_common.serve import HealthServer
 from vllm_pool.dataplane import config
 from vllm_pool.dataplane.config import MIB
@@ -20,7 +19,7 @@ from vllm_pool.manager.api import application
 from vllm_pool.manager.loop import Manager
 from vllm_pool.manager.metrics import Metrics
 from vllm_pool.settings import PoolSettings
-from vllm_pool.sources import file, slices
+from vllm_pool.sources import file
 
 
 def run(settings: PoolSettings) -> int:
@@ -66,6 +65,10 @@ def _sources(settings: PoolSettings, manager: Manager) -> Sequence[Coroutine[Any
     if settings.members_file is not None:
         found.append(file.follow(settings.members_file, manager.synced))
     if settings.slices:
+        # The client of Kubernetes takes a third of the start and of the memory.
+        from tandem_common.kube import load_config  # noqa: PLC0415
+        from vllm_pool.sources import slices  # noqa: PLC0415
+
         cluster = load_config()
         namespace = settings.namespace or cluster.namespace
         found.append(
