@@ -45,11 +45,19 @@ class Seen:
 
     Attributes:
         stats: Its counters.
-        idle_since: Clock's time from which on it was idle and left alone; None when it is not.
+        at: Clock's time when they came.
+        idle_since: Clock's time of the first of all looks in a row that found it drained and
+            idle; None when the last one did not.
     """
 
     stats: BackendStats
+    at: float
     idle_since: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is idle for certain: looks that are far enough apart have found it so."""
+        return self.idle_since is not None and self.at - self.idle_since >= IDLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +144,7 @@ class Pool:
         Raises:
             UnknownError: There is none of this id.
         """
-        self.membership = self.membership.drain(name, draining=draining)
+        self._become(self.membership.drain(name, draining=draining))
 
     def _become(self, after: Membership) -> None:
         before = self.membership.members
@@ -148,6 +156,9 @@ class Pool:
             if known is None or known.launch != member.launch:
                 self._forget(name)
                 self.weights = self.weights.launched(name, member.weight_version)
+            elif known.draining != member.draining and name in self._seen:
+                # What was idle before may have had requests since.
+                self._seen[name] = replace(self._seen[name], idle_since=None)
         self.membership = after
 
     def _forget(self, name: str) -> None:
@@ -215,13 +226,14 @@ class Pool:
             return
         now = self._clock()
         seen: dict[str, Seen] = {}
-        for name in self.membership.members:
+        for name, member in self.membership.members.items():
             # One that Envoy does not know has nothing from it.
             told = stats.get(name, BackendStats(draining=True))
-            idle = told.draining and told.active == 0
+            # A look from before the drain says nothing of what came after it.
+            idle = member.draining and told.draining and told.active == 0
             before = self._seen.get(name)
             since = before.idle_since if before is not None else None
-            seen[name] = Seen(told, (now if since is None else since) if idle else None)
+            seen[name] = Seen(told, now, (now if since is None else since) if idle else None)
         self._seen = seen
 
     def successes(self, name: str) -> int | None:
@@ -280,13 +292,9 @@ class Pool:
 
     def _facts(self, member: Member, now: float, *, silent: bool) -> Facts:
         seen = self._seen.get(member.id)
-        idle = seen is None or (
-            seen.idle_since is not None and now - seen.idle_since >= IDLE_SECONDS
-        )
         health = self.health(member.id)
-        if seen is None and health.proven:
-            # Envoy has not said anything yet of one that it knows.
-            idle = False
+        # Of one that never served nothing has to be seen.
+        idle = seen.idle if seen is not None else not health.proven
         return Facts(
             ready=member.ready,
             lapsed=member.lapsed(now) and not (silent and health.up),

@@ -158,12 +158,48 @@ def test_drained_is_only_what_envoy_has_left_alone_and_seen_idle_for_a_while(wor
     assert world.states() == {"a": State.DRAINED}
 
 
+def test_a_look_from_before_the_drain_does_not_count(world: World) -> None:
+    world.serve("a")
+    # Envoy has not read yet that there is one, and so it has nothing.
+    world.pool.measured({})
+    world.now += 10
+    world.pool.drain("a", draining=True)
+    assert world.states() == {"a": State.DRAINING}
+    world.pool.measured({"a": BackendStats(active=1, draining=True)})
+    assert world.states() == {"a": State.DRAINING}
+
+
+def test_one_that_envoy_does_not_know_is_drained_when_two_looks_say_so(world: World) -> None:
+    world.serve("a")
+    world.pool.drain("a", draining=True)
+    world.pool.measured({})
+    assert world.states() == {"a": State.DRAINING}
+    world.now += IDLE_SECONDS
+    assert world.states() == {"a": State.DRAINING}
+    world.pool.measured({})
+    assert world.states() == {"a": State.DRAINED}
+
+
+def test_a_drain_that_was_taken_back_begins_anew(world: World) -> None:
+    world.serve("a")
+    idle = {"a": BackendStats(draining=True)}
+    world.pool.drain("a", draining=True)
+    world.pool.measured(idle)
+    world.now += IDLE_SECONDS
+    world.pool.measured(idle)
+    assert world.states() == {"a": State.DRAINED}
+    world.pool.drain("a", draining=False)
+    world.pool.drain("a", draining=True)
+    assert world.states() == {"a": State.DRAINING}
+
+
 def test_while_envoy_does_not_answer_nothing_is_drained(world: World) -> None:
     world.serve("a")
     world.pool.drain("a", draining=True)
     assert world.states() == {"a": State.DRAINING}
     world.pool.measured({"a": BackendStats(draining=True)})
     world.now += 10
+    world.pool.measured({"a": BackendStats(draining=True)})
     assert world.states() == {"a": State.DRAINED}
     world.pool.measured(None)
     assert world.states() == {"a": State.DRAINING}
