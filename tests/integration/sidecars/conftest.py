@@ -7,9 +7,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.fault_proxy import FaultProxy
+from tandem import crds
 from tandem_common.clock import Deadline
 from tandem_common.kube import Client
 from tandem_host.control_plane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def kinds(api_server: ControlPlane) -> None:
+    """The custom kinds of the operators."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(api_server.kubeconfig))
+        crds.apply(crds.sources("default"))
 
 
 @pytest.fixture

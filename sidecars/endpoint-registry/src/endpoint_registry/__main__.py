@@ -1,4 +1,4 @@
-"""Command line: `endpoint-registry create|publish|wait|get|error|watch|sidecar`."""
+"""Command line: `endpoint-registry create|publish|wait|get|error|watch|adopt|sidecar`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import math
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from endpoint_registry import records
-from endpoint_registry.records import Snapshot
+from endpoint_registry.records import Owner, Snapshot
 from endpoint_registry.registry import (
     EndpointRegistry,
     PeerError,
@@ -21,6 +23,8 @@ from endpoint_registry.registry import (
     RegistryError,
     RegistryTimeout,
     Superseded,
+    adopt,
+    adoptable_problems,
     resolve_run,
 )
 from endpoint_registry.settings import RegistrySettings, SidecarSettings
@@ -33,10 +37,16 @@ from tandem_common.kube import (
     DeadlineExceeded,
     KubeError,
     NamespaceTerminating,
+    NotFound,
     load_config,
 )
 
 _S = TypeVar("_S", bound=RegistrySettings)
+_T = TypeVar("_T")
+
+#: Longest time for one question about something that may not be there yet, and until the next.
+_CALL_SECONDS = 30.0
+_AGAIN_SECONDS = 1.0
 
 _EPILOG = """\
 examples:
@@ -47,6 +57,7 @@ examples:
   endpoint-registry get gym_head_server --output json
   endpoint-registry error "no GPU in sight"
   endpoint-registry watch --timeout 60
+  endpoint-registry adopt Deployment/judge-replicas --run-object RayCluster/rl
   endpoint-registry sidecar           (settings from the environment, see the README)
 
 Every flag has a variable: --job-id is ENDPOINT_REGISTRY_JOB_ID, --timeout is
@@ -107,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     error = verb("error", "fail the run: every waiter ends with this message")
     error.add_argument("message")
     verb("watch", "print how things stand at every change")
+    owned = verb("adopt", "make the run's top object the owner of others, so that they go with it")
+    owned.add_argument("things", nargs="+", metavar="KIND/NAME", help="such as Deployment/judge")
     verb("sidecar", "publish an address once it answers, renew it, withdraw it at the end")
     return parser
 
@@ -120,10 +133,12 @@ def seconds(text: str) -> float:
 
 
 def word_problems(args: argparse.Namespace) -> Iterable[Problem]:
-    """Yield what is wrong with the keys, values and the lease on the command line."""
+    """Yield what is wrong with the keys, values, names and the lease on the command line."""
     keys = [*getattr(args, "keys", ()), *([args.key] if hasattr(args, "key") else ())]
     for key in keys:
         yield from records.key_problems(key)
+    for thing in getattr(args, "things", ()):
+        yield from adoptable_problems(thing)
     if args.verb == "publish":
         yield from records.value_problems(args.key, records.joined(args.key, args.values))
         if args.lease_seconds is not None:
@@ -306,6 +321,61 @@ def _create(args: argparse.Namespace, registry: EndpointRegistry, timeout: float
     return ExitCode.OK
 
 
+def adopt_all(
+    things: Iterable[str], settings: RegistrySettings, client: Client, namespace: str
+) -> list[str]:
+    """Make the run's top object the owner of objects; return those that it was not yet.
+
+    All of them are applied together, so one that is not there yet is waited for.
+
+    Raises:
+        UserError: The run has no top object, or a name is none.
+        KubeError: Something is not there in time, or not allowed.
+    """
+    if not settings.run_object:
+        variable = settings.variable("run_object")
+        raise UserError(
+            Problem(f"{variable} is missing: there is no owner", "set it, such as RayCluster/rl"),
+            ExitCode.USAGE,
+        )
+    deadline = Deadline(settings.timeout_seconds)
+    line = Line(f"{settings.run_object} and what is to go with it")
+
+    def there(what: Callable[[float], _T]) -> _T:
+        while True:
+            try:
+                return what(deadline.within(_CALL_SECONDS))
+            except NotFound as error:
+                if deadline.passed:
+                    raise
+                line(Progress(deadline.elapsed, str(error)))
+                time.sleep(deadline.within(_AGAIN_SECONDS))
+
+    try:
+        _, owner = there(
+            lambda t: resolve_run(client, settings.run_object, namespace=namespace, timeout=t)
+        )
+        return [
+            thing
+            for thing in things
+            if not there(partial(_adopt_one, client, thing, owner, namespace))
+        ]
+    finally:
+        line.end()
+
+
+def _adopt_one(client: Client, thing: str, owner: Owner, namespace: str, seconds: float) -> bool:
+    return adopt(client, thing, owner, namespace=namespace, timeout=seconds)
+
+
+def _adopt(args: argparse.Namespace, settings: RegistrySettings, cluster: ClusterConfig) -> int:
+    with Client(cluster, user_agent="endpoint-registry", attempts=settings.attempts) as client:
+        namespace = settings.namespace or cluster.namespace
+        new = adopt_all(args.things, settings, client, namespace)
+    _print(args, f"{settings.run_object} owns {', '.join(args.things)}", {"adopted": new})
+    return ExitCode.OK
+
+
 _VERBS: dict[str, Callable[[argparse.Namespace, EndpointRegistry, float], int]] = {
     "create": _create,
     "publish": _publish,
@@ -358,6 +428,8 @@ def main(argv: list[str] | None = None) -> int:
             return run_sidecar(*load(SidecarSettings, flags))
         settings, cluster = load(RegistrySettings, flags, word_problems(args))
         logs.configure("endpoint-registry", level=settings.log_level)
+        if args.verb == "adopt":
+            return _adopt(args, settings, cluster)
         with connect(settings, cluster) as registry:
             return _VERBS[args.verb](args, registry, settings.timeout_seconds)
 

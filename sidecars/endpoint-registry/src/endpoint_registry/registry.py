@@ -29,6 +29,7 @@ from tandem_common.clock import Clock, Deadline
 from tandem_common.errors import ExitCode, Problem, UserError
 from tandem_common.kube import (
     CONFIGMAPS,
+    DEPLOYMENTS,
     JOBSETS,
     RAYCLUSTERS,
     RAYJOBS,
@@ -54,6 +55,8 @@ from tandem_common.kube.errors import Call
 
 #: Kinds that may own a run, as `--run-object` names them.
 TOP_OBJECTS = {kind.kind: kind for kind in (RAYJOBS, RAYCLUSTERS, JOBSETS)}
+#: What may be made to go with a run's top object.
+ADOPTABLE = {kind.kind: kind for kind in (DEPLOYMENTS,)}
 
 _WRITE_SECONDS = 30.0
 _NOTE_LENGTH = 300
@@ -712,6 +715,52 @@ def resolve_run(
     return Run(owner.uid, str(found["creationTimestamp"]), attempt), owner
 
 
+def adoptable_problems(thing: str) -> Iterator[Problem]:
+    """Yield what is wrong with the name of something that is to go with a run."""
+    kind, _, name = thing.partition("/")
+    if kind not in ADOPTABLE or not name:
+        yield Problem(
+            f"{thing!r} names no object", f"KIND/NAME, KIND one of {', '.join(ADOPTABLE)}"
+        )
+
+
+def adopt(
+    client: Client, thing: str, owner: Owner, *, namespace: str = "", timeout: float = 30.0
+) -> bool:
+    """Let an object such as `Deployment/judge` go with the run; return whether it was so already.
+
+    Owners of a former run of the same names are put aside: they are gone, and the garbage
+    collector would take the object for theirs. Other owners stay.
+
+    Raises:
+        UserError: It is not written so.
+        NotFound: There is no such object.
+    """
+    if problems := list(adoptable_problems(thing)):
+        raise UserError(problems, ExitCode.USAGE)
+    kind, _, name = thing.partition("/")
+    resource, deadline = ADOPTABLE[kind], Deadline(timeout)
+    ours = owner.reference()
+    while True:
+        found = client.get(resource, name, namespace=namespace, deadline=deadline)["metadata"]
+        owners = found.get("ownerReferences") or []
+        if any(each["uid"] == owner.uid for each in owners):
+            return True
+        same = [(each["kind"], each["name"]) == (owner.kind, owner.name) for each in owners]
+        kept = [each for each, former in zip(owners, same, strict=True) if not former]
+        metadata = {
+            "resourceVersion": found["resourceVersion"], "ownerReferences": [*kept, ours],
+        }  # fmt: skip
+        try:
+            client.merge_patch(
+                resource, name, {"metadata": metadata}, field_manager="endpoint-registry",
+                namespace=namespace, deadline=deadline,
+            )  # fmt: skip
+        except Conflict:
+            continue
+        return False
+
+
 __all__ = [
     "EndpointRegistry",
     "PeerError",
@@ -719,5 +768,7 @@ __all__ = [
     "RegistryError",
     "RegistryTimeout",
     "Superseded",
+    "adopt",
+    "adoptable_problems",
     "resolve_run",
 ]

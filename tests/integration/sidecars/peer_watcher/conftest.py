@@ -10,17 +10,8 @@ import pytest
 from peer_watcher.facts import Members
 from support.fault_proxy import FaultProxy
 from support.stage import MEMBERS, Hands, Stage
-from tandem import crds
 from tandem_common.kube import Client
 from tandem_host.control_plane import ControlPlane
-
-
-@pytest.fixture(scope="session")
-def kinds(api_server: ControlPlane) -> None:
-    """The custom kinds of the operators."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBECONFIG", str(api_server.kubeconfig))
-        crds.apply(crds.sources("default"))
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from tandem_common.kube.errors import (
 from tandem_common.kube.informer import Informer
 from tandem_common.kube.resources import (
     CONFIGMAPS,
+    DEPLOYMENTS,
     EVENTS,
     JOBS,
     JOBSETS,
@@ -38,6 +39,7 @@ from tandem_common.kube.watch import Changed, Contact, Lost, Synced, Watch, Watc
 
 __all__ = [
     "CONFIGMAPS",
+    "DEPLOYMENTS",
     "EVENTS",
     "JOBS",
     "JOBSETS",
