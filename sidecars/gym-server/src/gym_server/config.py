@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ RUN_KEYS = frozenset(
         "port_range_high", "port_range_low", "ray_head_node_address", "use_absolute_ip",
     }
 )  # fmt: skip
+#: What the run sets for each judge, behind its name: the names that NeMo Gym's own configs have.
+_JUDGE_KEYS = ("base_url", "api_key", "model_name")
 #: Kinds of servers, one of which is the first key of every server of a config.
 SERVER_KINDS = (
     "resources_servers",
@@ -71,6 +73,30 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Judges:
+    """Where the judges are, by name, and the key that they ask for."""
+
+    urls: Mapping[str, str] = field(default_factory=dict)
+    api_key: str = "dummy_key"
+
+    def keys(self) -> dict[str, str]:
+        """Return what the config gets: a pool serves its model under its own name."""
+        told = ({"base_url": url, "api_key": self.api_key, "model_name": name}
+                for name, url in self.urls.items())  # fmt: skip
+        return {
+            f"{keys['model_name']}_{key}": value for keys in told for key, value in keys.items()
+        }
+
+
+_NO_JUDGES = Judges()
+
+
+def run_keys(judges: Iterable[str] = ()) -> frozenset[str]:
+    """Return every key that the run sets, with those of its judges."""
+    return RUN_KEYS | {f"{name}_{key}" for name in judges for key in _JUDGE_KEYS}
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What the run adds to the files."""
 
@@ -90,7 +116,7 @@ class Run:
 
 def load(
     files: Sequence[Path], *, key: str, strict: bool, roots: Sequence[Path],
-    environ: Mapping[str, str],
+    environ: Mapping[str, str], judges: Sequence[str] = (),
 ) -> Loaded:  # fmt: skip
     """Read the files, later ones over earlier ones, and judge the whole.
 
@@ -100,10 +126,12 @@ def load(
         strict: Refuse what cannot be resolved instead of dropping it.
         roots: Folders in which NeMo Gym looks for its files.
         environ: Environment that NeMo Gym will have.
+        judges: Names of the judges that the run will tell of.
 
     Raises:
         UserError: With everything that is wrong, each with the path of its key.
     """
+    ours = run_keys(judges)
     problems: list[Problem] = []
     merged: dict[str, Any] = {}
     for file in files:
@@ -114,7 +142,7 @@ def load(
         raise UserError(problems, ExitCode.USAGE)
     own = {name: value for name, value in merged.items() if name not in TRAINER_KEYS}
     others, problems = below(own, roots)
-    known = Known(environ, (*others, dict.fromkeys(RUN_KEYS, "")))
+    known = Known(environ, (*others, dict.fromkeys(ours, "")))
     kept, dropped = interpolation.drop_unresolvable(own, known)
     if strict:
         problems += [
@@ -130,14 +158,16 @@ def load(
         raise UserError(problems, ExitCode.USAGE)
     policy = (whole.get("policy_model") or {}).get("responses_api_models") or {}
     return Loaded(
-        {name: value for name, value in kept.items() if name not in RUN_KEYS},
+        {name: value for name, value in kept.items() if name not in ours},
         tuple(dropped),
-        tuple(sorted(RUN_KEYS & kept.keys())),
+        tuple(sorted(ours & kept.keys())),
         isinstance(policy, Mapping) and "vllm_model" in policy,
     )
 
 
-def compose(loaded: Loaded, run: Run, urls: Sequence[str]) -> dict[str, Any]:
+def compose(
+    loaded: Loaded, run: Run, urls: Sequence[str], judges: Judges = _NO_JUDGES
+) -> dict[str, Any]:
     """Return the config for NeMo Gym, with what the run knows on top."""
     ours: dict[str, Any] = {
         # Not use_absolute_ip: that takes whatever the host's name resolves to.
@@ -149,6 +179,7 @@ def compose(loaded: Loaded, run: Run, urls: Sequence[str]) -> dict[str, Any]:
         "policy_base_url": list(urls),
         "policy_api_key": run.api_key,
         "policy_model_name": run.model,
+        **judges.keys(),
     }
     if run.ray_address:
         ours["ray_head_node_address"] = run.ray_address

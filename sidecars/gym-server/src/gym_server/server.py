@@ -13,13 +13,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from endpoint_registry.__main__ import connect, explained
 from gym_server import config, gym_child, link, probe
 from gym_server.children import Child, Ended
-from gym_server.config import Loaded, Run
+from gym_server.config import Judges, Loaded, Run
 from gym_server.metrics import Metrics
 from gym_server.phases import Phase
 from gym_server.probe import Probe
@@ -33,7 +34,9 @@ from tandem_common.serve import Health, HealthServer
 
 T = TypeVar("T")
 
-PHASES = ("gym-config", "vllm-urls", "vllm-answers", "gym-ready", "serving")
+PHASES = ("gym-config", "vllm-urls", "vllm-answers", "judge-urls", "gym-ready", "serving")
+#: Behind the name of a pool: where it is.
+JUDGE = "_base_url"
 ANNOUNCED, VLLM, HEAD = "gym_server", "vllm_base_urls", "gym_head_server"
 #: Stands for the vLLM addresses while a config is judged before they are known.
 _PLACEHOLDER = ("http://127.0.0.1:9/v1",)
@@ -141,7 +144,8 @@ class GymServer(Program):
 
     def start_check(self) -> None:
         """Let NeMo Gym's own parser judge the config, beside everything else."""
-        composed = config.compose(self._loaded, self._run, _PLACEHOLDER)
+        placeholders = dict.fromkeys(self._settings.judges, _PLACEHOLDER[0])
+        composed = config.compose(self._loaded, self._run, _PLACEHOLDER, Judges(placeholders))
         config.write(self._config_file(checking=True), composed)
         self._start(self._checker)
 
@@ -166,8 +170,9 @@ class GymServer(Program):
             self._vllm_phase("vllm-urls"), self._published, lambda: self.link.silence(VLLM)
         )
         self._await_answers()
+        judges = self._await_judges()
         self.await_check()
-        composed = config.compose(self._loaded, self._run, self._urls)
+        composed = config.compose(self._loaded, self._run, self._urls, judges)
         config.write(self._config_file(checking=False), composed)
         if len(self._urls) == 1:
             config.write_atomically(self._endpoint_file, self._urls[0] + "\n")
@@ -194,6 +199,37 @@ class GymServer(Program):
     def _published(self) -> tuple[str, ...] | None:
         """Return the vLLM addresses that the registry holds."""
         return vllm_urls(self.values.get(VLLM, ""))
+
+    def _await_judges(self) -> Judges:
+        """Wait until every judge that the config asks for is in the registry.
+
+        Who writes an address there has asked the pool itself, so it is not asked again here.
+        """
+        settings, token = self._settings, ""
+        urls: dict[str, str] = {}
+        for name in settings.judges:
+            key = f"{name}{JUDGE}"
+            urls[name] = self.until(
+                self._judge_phase(name),
+                partial(self._value, key),
+                partial(self.link.silence, key),
+            )
+        if urls and settings.judge_token_file:
+            try:
+                token = Path(settings.judge_token_file).read_text(encoding="utf-8").strip()
+            except (OSError, ValueError) as error:
+                raise UserError(
+                    Problem(
+                        f"{settings.variable('judge_token_file')}={settings.judge_token_file}:"
+                        f" {error}",
+                        "mount the Secret of the pool there",
+                    ),
+                    ExitCode.PRECONDITION,
+                ) from None
+        return Judges(urls, token) if token else Judges(urls)
+
+    def _value(self, key: str) -> str | None:
+        return self.values.get(key)
 
     def _await_answers(self) -> None:
         settings = self._settings
@@ -273,6 +309,17 @@ class GymServer(Program):
             variable=settings.variable("vllm_urls_seconds" if told else "vllm_answers_seconds"),
         )
 
+    def _judge_phase(self, name: str) -> Phase:
+        settings = self._settings
+        return Phase(
+            "judge-urls",
+            awaits=f"key `{name}{JUDGE}` in ConfigMap {link.name(self._job_id)}",
+            side=f"the pool {name}",
+            look="the pods of the pool (label tandem.dev/role=pool): is a model still loading?",
+            seconds=settings.judge_urls_seconds,
+            variable=settings.variable("judge_urls_seconds"),
+        )
+
     def _gym_phase(self, name: str) -> Phase:
         settings = self._settings
         judging = name == "gym-config"
@@ -339,6 +386,7 @@ def load(settings: GymServerSettings, python: str, environ: Mapping[str, str]) -
     loaded = config.load(
         [Path(file) for file in settings.config], key=settings.config_key, strict=settings.strict,
         roots=config.search_roots(environ, install_root(python)), environ=environ,
+        judges=settings.judges,
     )  # fmt: skip
     log = logs.get_logger()
     for one in loaded.dropped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -25,6 +26,9 @@ from tandem_common.settings import (
 
 _S = TypeVar("_S", bound=Settings)
 
+#: Part of keys in the registry and in the Gym config.
+_JUDGE = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 ListenPort = Annotated[int, Field(ge=1, le=65535)]
 
@@ -45,6 +49,14 @@ def _gym_host(value: str) -> str:
         raise ValueError("not a host alone: no scheme, port or path")
     if ":" in host:
         raise ValueError("NeMo Gym 0.7 builds its servers' addresses without IPv6's brackets")
+    return value
+
+
+def _judges(value: tuple[str, ...]) -> tuple[str, ...]:
+    wrong = [each for each in value if not _JUDGE.fullmatch(each) or each == "policy"]
+    if wrong or len(set(value)) != len(value):
+        what = f"{wrong[0]!r} is none" if wrong else "one is given twice"
+        raise ValueError(f"names of letters, digits and '_', not `policy`: {what}")
     return value
 
 
@@ -99,11 +111,20 @@ class GymServerSettings(Settings):
         default="/tmp/gym-server",  # noqa: S108 - the container's own
     )
     vllm_api_key: str = setting("Key that vLLM asks for.", default="dummy_key", secret=True)
+    judges: Annotated[Words, AfterValidator(_judges)] = setting(
+        "Pools of judges by name: key `<name>_base_url` of the registry is waited for, and the "
+        "config gets `<name>_base_url`, `<name>_api_key` and `<name>_model_name`.",
+        default=(), limit="names such as judge",
+    )  # fmt: skip
+    judge_token_file: str = setting(
+        "File with the pools' bearer token; it may come later than this program.", default=""
+    )
     config_seconds: PositiveSeconds = setting("Deadline of phase `gym-config`.", default=180.0)
     vllm_urls_seconds: PositiveSeconds = setting("Deadline of phase `vllm-urls`.", default=3600.0)
     vllm_answers_seconds: PositiveSeconds = setting(
         "Deadline of phase `vllm-answers`.", default=600.0
     )
+    judge_urls_seconds: PositiveSeconds = setting("Deadline of phase `judge-urls`.", default=3600.0)
     gym_ready_seconds: PositiveSeconds = setting("Deadline of phase `gym-ready`.", default=900.0)
     drain_seconds: Seconds = setting(
         "Time that NeMo Gym's servers get to end; the pod's grace period must be longer.",

@@ -123,6 +123,33 @@ def test_an_rl_side_that_never_comes_is_named_at_the_deadline(run: Run) -> None:
     assert message in run.error()
 
 
+def test_a_judge_is_waited_for_and_told_to_gym(run: Run) -> None:
+    token = run.folder / "token"
+    token.write_text("bearer\n")
+    gym = run.gym_server(
+        GYM_SERVER_JUDGES="judge", GYM_SERVER_JUDGE_TOKEN_FILE=str(token),
+    )  # fmt: skip
+    publish(run)
+    gym.await_output(r'"phase": "judge-urls"')
+    assert "gym_head_server" not in run.values()
+    run.registry("judge").publish("judge_base_url", "http://judge:8000/v1")
+    run.await_value("gym_head_server")
+    [written] = run.folder.rglob("gym.json")
+    told = json.loads(written.read_text())
+    assert told["judge_base_url"] == "http://judge:8000/v1"
+    assert (told["judge_api_key"], told["judge_model_name"]) == ("bearer", "judge")
+
+
+def test_a_judge_that_never_comes_is_named_at_the_deadline(run: Run) -> None:
+    gym = run.gym_server(GYM_SERVER_JUDGES="judge", GYM_SERVER_JUDGE_URLS_SECONDS="1")
+    publish(run)
+    assert gym.code() == 4
+    message = (
+        f"phase judge-urls: the pool judge: no key `judge_base_url` in ConfigMap {run.config_map}"
+    )
+    assert message in run.error()
+
+
 def test_a_vllm_that_does_not_answer_is_named_at_the_deadline(run: Run) -> None:
     run.vllm.answers["POST", "/v1/completions"] = (500, "EngineDeadError")
     gym = run.gym_server(GYM_SERVER_VLLM_ANSWERS_SECONDS="1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gym_server import config
-from gym_server.config import Loaded, Run
+from gym_server.config import Judges, Loaded, Run
 from tandem_common.errors import UserError
 
 SERVER = """\
@@ -39,11 +39,14 @@ class Folder:
         file.write_text(text, encoding="utf-8")
         return file
 
-    def load(self, *texts: str, key: str = "", strict: bool = False) -> Loaded:
+    def load(
+        self, *texts: str, key: str = "", strict: bool = False, judges: tuple[str, ...] = ()
+    ) -> Loaded:
         files = [self.write(f"own-{at}.yaml", text) for at, text in enumerate(texts)]
         return config.load(
-            files, key=key, strict=strict, roots=[self.path], environ={"HOME": "/root"}
-        )
+            files, key=key, strict=strict, roots=[self.path], environ={"HOME": "/root"},
+            judges=judges,
+        )  # fmt: skip
 
     def problems(self, *texts: str, key: str = "", strict: bool = False) -> list[str]:
         with pytest.raises(UserError) as caught:
@@ -164,6 +167,29 @@ def test_what_the_run_knows_wins_over_the_files(folder: Folder) -> None:
     }
     assert "ray_head_node_address" not in composed
     assert "uv_venv_dir" not in composed
+
+
+JUDGE = """\
+judge_model: {responses_api_models: {vllm_model: {
+  entrypoint: app.py, base_url: "${judge_base_url}", api_key: "${judge_api_key}",
+  model: "${judge_model_name}"}}}
+judge_api_key: of-the-file
+"""
+
+
+def test_a_judge_is_told_by_its_name_and_one_that_is_not_named_is_not_known(
+    folder: Folder,
+) -> None:
+    loaded = folder.load(SERVER + JUDGE, judges=("judge",), strict=True)
+    assert loaded.replaced == ("judge_api_key",)
+    judges = Judges({"judge": "http://judge:8000/v1"}, "bearer")
+    composed = config.compose(loaded, RUN, ["http://a:1/v1"], judges)
+    told = {key: composed[f"judge_{key}"] for key in ("base_url", "api_key", "model_name")}
+    assert told == {"base_url": "http://judge:8000/v1", "api_key": "bearer", "model_name": "judge"}
+    server = composed["judge_model"]["responses_api_models"]["vllm_model"]
+    assert server["base_url"] == "${judge_base_url}", "NeMo Gym resolves it"
+    refused = folder.problems(SERVER + JUDGE, strict=True)
+    assert any("${judge_base_url} cannot be resolved here" in each for each in refused)
 
 
 def test_ray_and_the_servers_environments_are_named_when_they_are_known() -> None:
