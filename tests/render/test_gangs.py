@@ -16,7 +16,10 @@ from tandem.explain.report import Report, report_of
 from tandem.process import tool_env
 from tandem.render import render_variant, variants
 
-LOCAL = {"disagg-jobset", "disagg-rayclusters", "monolithic-jobset", "monolithic-rayjob"}
+LOCAL = {
+    "disagg-jobset", "disagg-rayclusters", "disagg-rayclusters-judge", "monolithic-jobset",
+    "monolithic-rayjob",
+}  # fmt: skip
 #: Gangs of a variant, each as the minimums of its leaves; JobSets have a leaf a replica.
 GANGS = {
     "prod-monolithic-rayjob": {"RayJob/monolithic": {"headgroup": 1, "workers": 1}},
@@ -31,6 +34,11 @@ GANGS = {
     },
     "prod-disagg-rayclusters": {
         "PodGroup/gang": {"rl-head": 1, "rl-workers": 1, "gym-head": 1, "driver": 1},
+    },
+    "prod-disagg-rayclusters-judge": {
+        "PodGroup/gang": {
+            "judge": 2, "rl-head": 1, "rl-workers": 1, "gym-head": 1, "driver": 1,
+        },
     },
 }  # fmt: skip
 
@@ -74,8 +82,10 @@ def test_each_gang_needs_all_its_pods(variant: str) -> None:
 @pytest.mark.parametrize("variant", sorted(GANGS))
 def test_a_gang_has_the_gpus_of_its_workers_and_watchers_stay_outside(variant: str) -> None:
     grouping = report(variant).grouping
-    assert sum(group.gpus for group in grouping.groups) == 8
-    assert all("peer-watcher" in pods.source for pods in grouping.outside)
+    judges = 2 * 8 if variant.endswith("-judge") else 0
+    assert sum(group.gpus for group in grouping.groups) == 8 + judges
+    outside = ("peer-watcher", "judge-balancer", "judge-keeper")
+    assert all(any(name in pods.source for name in outside) for pods in grouping.outside)
     assert grouping.lost == ()
     assert grouping.ungrouped == ()
 

@@ -24,8 +24,10 @@ from tandem.run.shapes import labels_of, role_of
 
 Object = dict[str, Any]
 
-LOCAL = [name for name in variants() if not name.startswith("prod-")]
-FOR_KAI = [name for name in variants() if name.startswith("prod-")]
+#: Kueue would not count what a Deployment makes.
+WITH_POOL = [name for name in variants() if name.endswith("-judge")]
+LOCAL = [n for n in variants() if not n.startswith("prod-") and n not in WITH_POOL]
+FOR_KAI = [n for n in variants() if n.startswith("prod-") and n not in WITH_POOL]
 
 
 @pytest.fixture
@@ -98,6 +100,14 @@ def test_a_variant_for_kai_is_refused_before_anything_is_written(variant: str) -
         write_overlay(variant, "q7", Placing(queueing.KUEUE))
     assert caught.value.code == ExitCode.USAGE
     assert "gang-kai" in caught.value.problems[0].fix
+
+
+@pytest.mark.parametrize("variant", WITH_POOL)
+def test_a_variant_with_a_pool_is_refused(variant: str) -> None:
+    with pytest.raises(UserError) as caught:
+        write_overlay(variant, "q7", Placing(queueing.KUEUE))
+    assert caught.value.code == ExitCode.USAGE
+    assert "Deployment/judge-replicas" in caught.value.problems[0].what
 
 
 @pytest.mark.parametrize("variant", LOCAL)

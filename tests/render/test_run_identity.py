@@ -87,7 +87,10 @@ def test_the_form_of_a_variant_is_kept(variant: str, runs: None) -> None:
     before, after = top_of(plain, variant), top_of(of_run, variant)
     assert after["kind"] == before["kind"]
     # A field made out of nothing, such as an empty worker group, is a defect of its own.
-    for old, new in zip(plain, of_run, strict=True):
+    made = {(obj["kind"], obj["metadata"]["name"]): obj for obj in of_run}
+    for old in plain:
+        # By name: with the suffix, one name may come before another that it came after.
+        new = made[old["kind"], f"{old['metadata']['name']}-{RUN_ID}"]
         assert keys(new["metadata"]) - keys(old["metadata"]) <= {
             ".labels",
             f".labels.{RUN_ID_LABEL}",
@@ -136,7 +139,7 @@ def test_every_pod_says_its_role(runs: None) -> None:
             for pod in pods_of(obj):
                 labels = pod.metadata["labels"]
                 watcher = labels.get("app.kubernetes.io/name") == "peer-watcher"
-                assert watcher or labels[ROLE_LABEL] in ("rl", "gym", "driver"), pod.where
+                assert watcher or labels[ROLE_LABEL] in ("rl", "gym", "driver", "pool"), pod.where
 
 
 def test_a_start_that_is_refused_leaves_the_overlay_of_the_one_that_goes_on(runs: None) -> None:

@@ -42,7 +42,7 @@ def run_id_of(variant: str) -> str:
 def under_kai(variant: str, *, patches: Iterable[tuple[Object, list[Object]]] = ()) -> list[Object]:
     """Return a local variant with the component of KAI in the place of `scheduler-default`."""
     [kustomization] = load_all((OVERLAYS / variant / "kustomization.yaml").read_text())
-    gang = "gang-kai/rayclusters" if variant == "disagg-rayclusters" else "gang-kai"
+    gang = "gang-kai/rayclusters" if variant.startswith("disagg-rayclusters") else "gang-kai"
     inner, outer = BUILD / "kai" / variant / "inner", BUILD / "kai" / variant / "outer"
     up = Path("..") / ".." / ".." / ".."
     swapped = [
@@ -52,6 +52,8 @@ def under_kai(variant: str, *, patches: Iterable[tuple[Object, list[Object]]] = 
         for entry in kustomization["components"]
     ]  # fmt: skip
     assert any(entry.endswith(gang) for entry in swapped), "the variant names no scheduler"
+    if variant.endswith("-judge"):
+        swapped.append(str(up / "kustomize" / "components" / "judge-pool" / "gang-kai"))
     base = kustomization["resources"][0].partition("base/")[2]
     head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     _write(

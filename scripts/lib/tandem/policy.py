@@ -217,7 +217,7 @@ def _http_mode(obj: Object) -> Iterator[str]:
 
 
 def _run_id(obj: Object) -> Iterator[str]:
-    if obj["kind"] not in ("RayJob", "RayCluster", "JobSet"):
+    if obj["kind"] not in ("RayJob", "RayCluster", "JobSet", "Deployment"):
         return
     run_id = (obj["metadata"].get("labels") or {}).get(RUN_LABEL)
     if not run_id:
@@ -225,6 +225,10 @@ def _run_id(obj: Object) -> Iterator[str]:
     for pod in pods_of(obj):
         if (pod.metadata.get("labels") or {}).get(RUN_LABEL) != run_id:
             yield f"{pod.where}: label {RUN_LABEL} is not the run's"
+    if obj["kind"] == "Deployment":
+        chosen = (obj["spec"].get("selector") or {}).get("matchLabels") or {}
+        if chosen.get(RUN_LABEL) != run_id:
+            yield f"its selector has not the run's {RUN_LABEL}: it would count other runs' pods"
 
 
 def _in_gang(obj: Object) -> bool:
@@ -277,6 +281,8 @@ def members_of(obj: Object) -> list[tuple[Pod, int]]:
         ]
     elif obj["kind"] == "Job":
         counts = [spec.get("parallelism", 1)]
+    elif obj["kind"] == "Deployment":
+        counts = [spec.get("replicas", 1)]
     return list(zip(pods_of(obj), counts, strict=False))
 
 

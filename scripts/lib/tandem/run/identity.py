@@ -23,7 +23,7 @@ from tandem.paths import ROOT
 from tandem.render import render_variant
 from tandem.run import queueing
 from tandem.yamls import dump
-from tandem_common.kube.resources import JOBSETS, RAYCLUSTERS, RAYJOBS
+from tandem_common.kube.resources import DEPLOYMENTS, JOBSETS, RAYCLUSTERS, RAYJOBS, Resource
 
 RUNS = ROOT / ".runs"
 #: The longest value that is made of it is a JobSet's label with its coordinator's DNS name,
@@ -33,7 +33,10 @@ _RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _RECORD = "run.json"
 #: The run's objects in this order, all others after them. Kustomize's own order puts KAI's
 #: PodGroup last, and KAI leaves a pod alone whose PodGroup is not there.
-ORDER_FIRST = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "PodGroup")
+ORDER_FIRST = (
+    "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "PodGroup", "Service",
+    "Deployment", "PodDisruptionBudget",
+)  # fmt: skip
 #: Counts workers and names the queue in the PodGroup anew: overlays may have changed both.
 _FOLLOW = "gang-kai/rayclusters/follow"
 #: No run id holds a dot.
@@ -47,6 +50,17 @@ _POD_LABELS = (
     (RAYJOBS, "spec/rayClusterSpec/workerGroupSpecs/template/metadata/labels"),
     (JOBSETS, "spec/replicatedJobs/template/metadata/labels"),
     (JOBSETS, "spec/replicatedJobs/template/spec/template/metadata/labels"),
+)
+_SERVICES = Resource("", "v1", "services", "Service")
+_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+#: Where objects choose pods by labels: without the run's id they would choose other runs' too.
+_SELECTORS = (
+    (DEPLOYMENTS, "spec/selector/matchLabels"),
+    (_SERVICES, "spec/selector"),
+    (_BUDGETS, "spec/selector/matchLabels"),
+    (_POLICIES, "spec/podSelector/matchLabels"),
+    (_POLICIES, "spec/ingress/from/podSelector/matchLabels"),
 )
 
 
@@ -171,7 +185,7 @@ def overlay(
                 "includeTemplates": True,
                 "fields": [
                     {"group": each.group, "kind": each.kind, "path": path}
-                    for each, path in _POD_LABELS
+                    for each, path in (*_POD_LABELS, *_SELECTORS)
                 ],
             }
         ],

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.run.shapes import NODE_TYPE, labels_of, role_of
+from tandem.run.shapes import NODE_TYPE, PART_LABEL, labels_of, role_of
 from tandem.run.verdict import ENDED_FROM_OUTSIDE, unplaced, waits_of
-from tandem_common.kube.resources import JOBS, JOBSETS, RAYCLUSTERS, RAYJOBS
+from tandem_common.kube.resources import DEPLOYMENTS, JOBS, JOBSETS, RAYCLUSTERS, RAYJOBS
 
 Object = Mapping[str, Any]
 
@@ -57,7 +57,8 @@ _PHASES = ("Failed", "Pending", "Starting", "Ending", "Running", "Succeeded")
 def group_of(pod: Object) -> Group:
     """Return the group that a pod belongs to."""
     labels, role = labels_of(pod), role_of(pod)
-    name = labels.get(NODE_TYPE) or labels.get(REPLICATED_JOB, "").removeprefix(f"{role}-")
+    name = labels.get(NODE_TYPE) or labels.get(PART_LABEL, "")
+    name = name or labels.get(REPLICATED_JOB, "").removeprefix(f"{role}-")
     if role == "watcher":
         name = ""
     return Group(role, "workers" if name == "worker" else name)
@@ -79,6 +80,8 @@ def _expected(workload: Object) -> Iterator[tuple[Group, int]]:
             yield Group(role, job["name"].removeprefix(f"{role}-")), count
     elif kind == JOBS.kind:
         yield Group(role, ""), int(spec.get("parallelism") or 1)
+    elif kind == DEPLOYMENTS.kind:
+        yield Group(role, labels_of(workload).get(PART_LABEL, "")), int(spec.get("replicas", 1))
 
 
 def _phase(pod: Object) -> str:
@@ -151,7 +154,7 @@ def states_of(workloads: Iterable[Object], pods: Iterable[Object]) -> list[Group
     """Return how each group of a run is, those without any pod too.
 
     Args:
-        workloads: The run's RayClusters, RayJobs, JobSets and Jobs that are there.
+        workloads: The run's RayClusters, RayJobs, JobSets, Jobs and Deployments that are there.
         pods: Its pods.
     """
     wanted: dict[Group, int] = {}

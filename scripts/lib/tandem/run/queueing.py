@@ -18,11 +18,12 @@ from tandem.policy import (
     KUEUE_PRIORITY,
     KUEUE_QUEUE,
     members_of,
+    name_of,
     pods_of,
 )
 from tandem.run.shapes import labels_of, workloads_of
 from tandem.yamls import dump
-from tandem_common.kube.resources import JOBS, JOBSETS, RAYCLUSTERS, RAYJOBS
+from tandem_common.kube.resources import DEPLOYMENTS, JOBS, JOBSETS, RAYCLUSTERS, RAYJOBS
 
 Object = dict[str, Any]
 
@@ -37,9 +38,19 @@ def component_of(objects: Iterable[Object], variant: str) -> str:
     """Return the component that puts a variant into a queue of Kueue's.
 
     Raises:
-        UserError: The variant is KAI's.
+        UserError: The variant is KAI's, or has a pool.
     """
     listed = list(objects)
+    pools = [name_of(obj) for obj in listed if obj["kind"] == DEPLOYMENTS.kind]
+    if pools:
+        raise UserError(
+            Problem(
+                f"variant {variant} has a pool ({', '.join(pools)}): Kueue would neither hold back"
+                " nor count its pods",
+                "run it without (SCHEDULER=), or take a variant without a pool",
+            ),
+            ExitCode.USAGE,
+        )
     by_kai = any(pod.spec.get("schedulerName") == KAI for obj in listed for pod in pods_of(obj))
     if by_kai or any(obj["kind"] == "PodGroup" for obj in listed):
         raise UserError(

@@ -11,7 +11,14 @@ from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import UserError
 from tandem.run.kube import CannotTell, asker, kubectl
 from tandem.run.shapes import BELONGINGS, NAME_LABEL, WATCHER, WORKLOADS, Run
-from tandem_common.kube.resources import JOBS, JOBSETS, PODS, RAYCLUSTERS, Resource
+from tandem_common.kube.resources import (
+    DEPLOYMENTS,
+    JOBS,
+    JOBSETS,
+    PODS,
+    RAYCLUSTERS,
+    Resource,
+)
 
 #: A side's pods get half a minute to end; the operators take their time beside it.
 REMOVE_SECONDS = 180
@@ -106,6 +113,8 @@ def remove_leftovers(run: Run) -> None:
     if run.top == JOBSETS:
         # It keeps the Service of its pods' names, which it makes without our labels.
         _delete_owned("services", run)
+    # Pools: their owner may stay for the verdict, and what it owned with it.
+    _delete(DEPLOYMENTS.group_resource, run.namespace, run.selector)
     _delete(names_of(BELONGINGS), run.namespace, run.selector)
     _delete_registry(run.namespace, run.run_id)
 

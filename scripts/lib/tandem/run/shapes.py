@@ -10,6 +10,7 @@ from peer_watcher.convert import RUN_ID_LABEL
 from tandem.errors import ExitCode, Problem, UserError
 from tandem_common.kube.resources import (
     CONFIGMAPS,
+    DEPLOYMENTS,
     JOBS,
     JOBSETS,
     RAYCLUSTERS,
@@ -20,6 +21,8 @@ from tandem_common.kube.resources import (
 Object = dict[str, Any]
 
 ROLE_LABEL = "tandem.dev/role"
+#: Which of a pool's Deployments a pod is of: `replicas`, `balancer`, `keeper`.
+PART_LABEL = "tandem.dev/part"
 NAME_LABEL, WATCHER = "app.kubernetes.io/name", "peer-watcher"
 #: KubeRay's label: `head` or `worker`.
 NODE_TYPE = "ray.io/node-type"
@@ -29,12 +32,14 @@ _A_DAY_SECONDS = 86400.0
 
 
 #: Kinds that make pods, in the order in which one of them stands for the run.
-WORKLOADS = (RAYJOBS, JOBSETS, JOBS, RAYCLUSTERS)
+WORKLOADS = (RAYJOBS, JOBSETS, JOBS, RAYCLUSTERS, DEPLOYMENTS)
 #: What belongs to a run beside its workloads.
 BELONGINGS = (
     Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup"),
     Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
     Resource("resource.nvidia.com", "v1beta1", "computedomains", "ComputeDomain"),
+    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     Resource("", "v1", "services", "Service"),
     CONFIGMAPS,
     Resource("", "v1", "secrets", "Secret"),
@@ -68,7 +73,7 @@ def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
 
 
 def role_of(obj: Mapping[str, Any]) -> str:
-    """Return an object's role: `rl`, `gym`, `driver`, `watcher`, "" when it has none."""
+    """Return an object's role: `rl`, `gym`, `driver`, `pool`, `watcher`, "" when it has none."""
     labels = labels_of(obj)
     if labels.get(NAME_LABEL) == WATCHER:
         return "watcher"

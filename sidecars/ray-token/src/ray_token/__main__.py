@@ -1,4 +1,4 @@
-"""Command line: `ray-token`, an init container of the Ray head in a JobSet.
+"""Command line: `ray-token`, an init container: a Ray head's in a JobSet, a pool's keeper's.
 
 The Secret comes with the run's manifests, empty: so its name is known before it has a value,
 the right to write it is bound to that name, and nothing secret is in any file. What is in it
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             made = fill(client, settings.namespace, settings.secret, settings.keys)
         except KubeError as error:
             raise UserError(
-                Problem(str(error), "apply the variant with component ray-token/jobset whole"),
+                Problem(str(error), "apply the variant whole: its Secret comes with it"),
                 ExitCode.PRECONDITION,
             ) from None
     logs.get_logger().info("token", secret=settings.secret, made=made)
