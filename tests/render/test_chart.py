@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 
 from tandem.errors import UserError
 from tandem.paths import ROOT
+from tandem.policy import pods_of
 from tandem.process import run
+from tandem.render import render_variant
 from tandem.yamls import dump, load_all
 
 CHART = ROOT / "charts" / "rl-platform"
@@ -45,6 +48,7 @@ def test_lint_is_clean(queues: str) -> None:
         ("admission.failurePolicy=Deny", "failurePolicy"),
         ("admission.validationActions[0]=Refuse", "validationActions/0"),
         ("topologies.rack.levels[0]=no label", "levels/0"),
+        ("monitoring.enable=true", "enable"),
         ("sharedRoles.peer-watcher[0].verbs[0]=*", "verbs"),
         ("sharedRoles.peer-watcher[0].resources[0]=*", "resources"),
     ],
@@ -55,6 +59,31 @@ def test_values_that_mean_nothing_are_refused(value: str, word: str) -> None:
             "template", "x", str(CHART), "--set-json" if value.endswith("null") else "--set", value
         )
     assert word in str(caught.value)
+
+
+def test_pools_are_watched_where_prometheus_operator_is() -> None:
+    assert "monitoring.coreos.com" not in helm("template", "x", str(CHART))
+    words = ("--set", "monitoring.enabled=true", "--set", "monitoring.labels.release=stack")
+    by_kind = {each["kind"]: each for each in load_all(helm("template", "x", str(CHART), *words))}
+    files = CHART / "files" / "pools"
+    [written] = load_all((files / "alerts.yaml").read_text())
+    rules, monitor = by_kind["PrometheusRule"], by_kind["PodMonitor"]
+    # Also the texts: what is in braces is Prometheus' to fill in, not Helm's.
+    assert rules["spec"] == written
+    dashboard = by_kind["ConfigMap"]["data"]["vllm-pools.json"]
+    assert json.loads(dashboard) == json.loads((files / "dashboard.json").read_text())
+    assert rules["metadata"]["labels"]["release"] == "stack"
+    pods = [
+        pod
+        for obj in render_variant("disagg-rayclusters-judge")
+        for pod in pods_of(obj)
+        if monitor["spec"]["selector"]["matchLabels"].items() <= pod.metadata["labels"].items()
+    ]
+    assert len(pods) == 3
+    scraped = {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]}
+    for pod in pods:
+        ports = {p["name"] for c in pod.containers for p in c.get("ports", [])}
+        assert ports & scraped, pod.where
 
 
 KUEUE = ("--set", "queues.kueue.enabled=true", "--set", "queues.kueue.capacity.gpu=20")

@@ -47,9 +47,11 @@ def fakes(tmp_path: Path) -> Path:
     """A PATH on which everything is missing, with a fake apt-get that notes its calls."""
     folder = tmp_path / "fakes"
     folder.mkdir()
-    for name in ("bash", "cat", "dirname"):
+    for name in ("bash", "cat", "dirname", "mktemp", "rm"):
         (folder / name).symlink_to(shutil.which(name) or name)
     fake_program(folder / "apt-get", f"echo apt-get $* >> {folder}/calls; exit ${{FAKE_APT:-0}}")
+    for name in ("dpkg-deb", "tar"):
+        fake_program(folder / name, f"echo {name} $* >> {folder}/calls")
     return folder
 
 
@@ -155,10 +157,15 @@ def test_system_packages_installs_what_is_missing(bare: Path, fakes: Path) -> No
     done = shell(bare, "system-packages", path=str(fakes))
     if os.geteuid() != 0:
         assert done.returncode == 3
-        assert "fix: sudo apt-get install" in done.stderr
+        assert "fix: sudo scripts/system-packages" in done.stderr
         return
     assert done.returncode == 0, done.stderr
-    assert "buildah" in (fakes / "calls").read_text().splitlines()[-1]
+    _, installed, taken, *unpacked = (fakes / "calls").read_text().splitlines()
+    assert "buildah" in installed
+    # Installed whole, it would start a server.
+    assert "prometheus" not in installed
+    assert taken.endswith("download -qq prometheus")
+    assert any(line.endswith("./usr/bin/promtool") for line in unpacked)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are refused before apt-get is called")
