@@ -157,7 +157,7 @@ def _first_line(stream: IO[str] | None, who: str) -> str:
 @contextmanager
 def fakes(count: int) -> Iterator[list[int]]:
     """Yield the ports of so many fake replicas; they end with the block."""
-    words = [_program("fake-vllm"), "--ports", ",".join(["0"] * count)]
+    words = [_program("fake-vllm"), "--flat", "--ports", ",".join(["0"] * count)]
     with _started(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         said = json.loads(_first_line(running.stdout, "fake-vllm"))
         yield list(said["replicas"].values())

@@ -1,7 +1,7 @@
 // Command fake-vllm stands in for vLLM servers where a test needs load or a fault.
 //
 // One process holds any number of replicas, each on a port of 127.0.0.1. They answer vLLM's
-// OpenAI, health, metrics and refit paths with made-up text. A control port of its own, which no
+// OpenAI, health, metrics and refit paths with made-up text (with --flat only the first, flat out). A control port of its own, which no
 // balancer knows, changes how a replica behaves and tells what it has seen:
 //
 //	GET  /              ids and ports of all
@@ -36,14 +36,28 @@ func main() {
 	ports := flag.String("ports", "0", "ports of the replicas, parted by commas; 0 takes a free one")
 	prefix := flag.String("prefix", "r", "ids of the replicas: this and a number from 0")
 	control := flag.Int("control", 0, "port of the control paths; 0 takes a free one")
+	quick := flag.Bool("flat", false, "answer at once and cheaply: no faults, no record, no control")
 	orphan := flag.Bool("orphan", false, "go on when standard input is closed")
 	flag.Parse()
-	all := &fleet{replicas: map[string]*replica{}}
-	for number, word := range strings.Split(*ports, ",") {
+	if !*orphan {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(0)
+		}()
+	}
+	var wanted []int
+	for _, word := range strings.Split(*ports, ",") {
 		port, err := strconv.Atoi(word)
 		if err != nil {
 			log.Fatalf("--ports: %q is no port", word)
 		}
+		wanted = append(wanted, port)
+	}
+	if *quick {
+		log.Fatal(serveFlat(*prefix, wanted))
+	}
+	all := &fleet{replicas: map[string]*replica{}}
+	for number, port := range wanted {
 		if _, err := all.add(*prefix+strconv.Itoa(number), port); err != nil {
 			log.Fatal(err)
 		}
@@ -55,13 +69,25 @@ func main() {
 	// The first line tells whoever has started this where everything listens.
 	line, _ := json.Marshal(map[string]any{"control": portOf(socket), "replicas": all.ports()})
 	fmt.Println(string(line))
-	if !*orphan {
-		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin)
-			os.Exit(0)
-		}()
-	}
 	log.Fatal(http.Serve(socket, all))
+}
+
+func serveFlat(prefix string, wanted []int) error {
+	made, err := newFlat()
+	if err != nil {
+		return err
+	}
+	ports, listeners := map[string]int{}, map[int]bool{}
+	for number, port := range wanted {
+		listener, found, err := made.listen(port)
+		if err != nil {
+			return err
+		}
+		listeners[listener], ports[prefix+strconv.Itoa(number)] = true, found
+	}
+	line, _ := json.Marshal(map[string]any{"replicas": ports})
+	fmt.Println(string(line))
+	return made.serve(listeners)
 }
 
 func portOf(socket net.Listener) int { return socket.Addr().(*net.TCPAddr).Port }
