@@ -4,7 +4,8 @@
 VARIANT ?= disagg-rayclusters
 # Id of a run: a DNS label of at most 20 characters; empty = of this moment (run), all (status).
 RUN_ID ?=
-# kueue = `run` and `explain` put a variant into a queue of Kueue's; empty = what it says itself.
+# kueue = `run`, `explain` and `rehearsal` put a variant into a queue of Kueue's; empty = what it
+# says itself.
 SCHEDULER ?=
 # Queue of that scheduler's: low-prio (empty) or high-prio.
 QUEUE ?=
@@ -65,6 +66,6 @@ RUNS ?= 20
 PODS ?= 64
 
 .PHONY: rehearsal
-rehearsal: tools bundle ## many large runs on simulated nodes, measured (RUNS=20 KWOK_NODES=1000)
+rehearsal: tools bundle ## many large runs on simulated nodes, measured (KWOK_NODES= SCHEDULER=)
 	@$(PY) -m tandem.rehearsal --runs $(RUNS) --pods $(PODS) $(addprefix --nodes ,$(KWOK_NODES)) \
-	  $(addprefix --profile ,$(KWOK_PROFILE)) --output $(OUTPUT)
+	  $(addprefix --profile ,$(KWOK_PROFILE)) $(addprefix --scheduler ,$(SCHEDULER)) --output $(OUTPUT)

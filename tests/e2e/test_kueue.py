@@ -20,16 +20,19 @@ import pytest
 from peer_watcher.convert import RUN_ID_LABEL
 from support.cli import runs_program
 from support.on_cluster import items, until
-from tandem.paths import ROOT
+from tandem import rehearsal
+from tandem.platform import kueue_gpus, remove_kueue, sync
 from tandem.policy import KUEUE_COUNT, KUEUE_GROUP, KUEUE_PRIORITY, KUEUE_QUEUE, KUEUE_RETRIABLE
-from tandem.process import run
 from tandem.run.kube import kubectl
+from tandem_host import kwok
 
 pytestmark = pytest.mark.cluster
 
 NAMESPACE = "tandem"
 TEST_LABEL = "tandem.dev/test"
 HIGH, LOW = "high-prio", "low-prio"
+#: Of the one node, and of the queues.
+GPUS = 8
 #: For long enough must nothing happen: Kueue looks at a queue within a second.
 STILL_SECONDS = 5.0
 
@@ -151,7 +154,7 @@ class Queued:
             pod["metadata"]["labels"][RUN_ID_LABEL] = name
             pod["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] = "true"
         self._made.append((f"{obj['kind'].lower()}s.{obj['apiVersion'].partition('/')[0]}", name))
-        run(["kubectl", "create", "-f", "-"], timeout=60, stdin=json.dumps(obj))
+        kubectl("create", "-f", "-", timeout=60, stdin=json.dumps(obj))
         return name
 
     def remove(self, *names: str) -> None:
@@ -205,13 +208,9 @@ def never(holds: Callable[[], bool], what: str) -> None:
 def kueue(platform: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The platform with Kueue on it; taken away in the order that leaves nothing hanging."""
     log = tmp_path_factory.mktemp("kueue") / "helmfile.log"
-    run(["helmfile", "-e", "kueue", "sync"], cwd=ROOT, timeout=600, log=log)
+    sync("kueue", log)
     yield platform
-    # Queues first, while somebody answers for their finalizers.
-    only = ("--selector", "name=rl-platform")
-    run(["helmfile", *only, "sync", "--skip-needs"], cwd=ROOT, timeout=300, log=log)
-    only = ("--selector", "name=kueue")
-    run(["helmfile", "-e", "kueue", *only, "destroy"], cwd=ROOT, timeout=300, log=log)
+    remove_kueue(log)
 
 
 @pytest.fixture
@@ -257,6 +256,20 @@ def test_a_run_is_preempted_whole_and_comes_back(queued: Queued) -> None:
     queued.remove(high)
     until(lambda: running(low, 2), "low-prio starts anew")
     assert before.isdisjoint(pod["metadata"]["uid"] for pod in pods_of(low))
+
+
+def test_rehearsed_runs_are_let_in_whole_and_one_after_the_other(kueue: Path) -> None:
+    assert kueue.is_file()
+    before = kueue_gpus()
+    # It refuses figures of a run that is not one Workload of all its pods, let in and ready.
+    plan = rehearsal.plan_of("disagg-jobset", 3, 16, 20, "h100", scheduler="kueue")
+    told = {figure.name: figure.value for figure in rehearsal.rehearse(plan)}
+    assert told["most runs at once admitted and not ready"] == 1
+    assert told["first apply to the last run admitted"] > 0
+    assert told["memory of Kueue, all running"] > 0
+    # The quota of all simulated nodes went with them.
+    assert before == kueue_gpus() == GPUS
+    assert items("nodes", f"--selector={kwok.SIMULATED_LABEL}") == []
 
 
 def disaggregated(queued: Queued, queue: str) -> str:

@@ -1,4 +1,7 @@
-"""Rehearsals of scale with the platform's real JobSet: a small one in CI, the README's in full."""
+"""Rehearsals of scale with the platform's real JobSet: a small one in CI, the README's in full.
+
+A small one with Kueue is among the tests of Kueue, where it is on the cluster already.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def test_a_small_rehearsal_runs_all_its_pods_and_leaves_nothing(platform: Path) 
 
 
 @pytest.mark.full
-def test_the_rehearsal_that_the_readme_tells_of(platform: Path) -> None:
+@pytest.mark.parametrize("scheduler", ["default", "kueue"])
+def test_the_rehearsal_that_the_readme_tells_of(platform: Path, scheduler: str) -> None:
     assert platform.is_file()
-    figures = rehearsal.rehearse(rehearsal.plan_of("disagg-jobset", 20, 64, 1000, "h100"))
+    plan = rehearsal.plan_of("disagg-jobset", 20, 64, 1000, "h100", scheduler=scheduler)
+    figures = rehearsal.rehearse(plan)
     assert "1000 simulated nodes made and Ready" in [figure.name for figure in figures]

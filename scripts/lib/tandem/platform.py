@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,27 +79,66 @@ def _bundle_problems(layout: Layout) -> list[Problem]:
         return error.problems
 
 
-def sync(environment: str, log: Path | None = None) -> None:
+def sync(
+    environment: str, log: Path | None = None, *, values: Mapping[str, object] | None = None
+) -> None:
     """Install or upgrade the platform's releases.
 
     Args:
         environment: Of helmfile.yaml.
         log: File for what helmfile says; below build/logs by default.
+        values: In the place of the environment's own, by path: {"kueue.gpus": 8000}.
 
     Raises:
         UserError: It was refused before it began (code 3), or helmfile failed.
     """
     require_ready(environment)
-    _helmfile(environment, "sync", log)
+    sets = (f"--state-values-set={path}={value}" for path, value in (values or {}).items())
+    _helmfile(environment, "sync", log, options=tuple(sets))
 
 
-def _helmfile(environment: str, command: str, log: Path | None = None) -> None:
+def _helmfile(
+    environment: str,
+    command: str,
+    log: Path | None = None,
+    *,
+    options: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> None:
     log = log or BUILD / "logs" / f"helmfile-{command}-{environment}.log"
     run(
-        ["helmfile", "--environment", environment, command], timeout=_HELMFILE_SECONDS, cwd=ROOT,
-        env={"KUBECONFIG": str(kubeconfig())}, log=log,
+        ["helmfile", "--environment", environment, *options, command, *flags],
+        timeout=_HELMFILE_SECONDS, cwd=ROOT, env={"KUBECONFIG": str(kubeconfig())}, log=log,
         fix="read the log; make cluster-status tells whether the cluster is well",
     )  # fmt: skip
+
+
+def kueue_gpus() -> int | None:
+    """Return how many GPUs the queues of Kueue share out; None when there are none of Kueue.
+
+    Raises:
+        UserError: The cluster does not answer.
+    """
+    where = ("--namespace", "tandem-system", "--output", "json")
+    env = {"KUBECONFIG": str(kubeconfig())}
+    said = run(["helm", "list", "--filter", "^rl-platform$", *where], timeout=60, env=env)
+    if not json.loads(said):
+        return None
+    said = run(["helm", "get", "values", "rl-platform", *where], timeout=60, env=env)
+    kueue = ((json.loads(said) or {}).get("queues") or {}).get("kueue") or {}
+    return int(kueue["capacity"]["gpu"]) if kueue.get("enabled") else None
+
+
+def remove_kueue(log: Path | None = None) -> None:
+    """Take Kueue off the local cluster, and leave the rest of the platform.
+
+    Raises:
+        UserError: helmfile failed.
+    """
+    # Queues first, while somebody answers for their finalizers.
+    only = ("--selector", "name=rl-platform")
+    _helmfile("default", "sync", log, options=only, flags=("--skip-needs",))
+    _helmfile("kueue", "destroy", log, options=("--selector", "name=kueue"))
 
 
 def workloads() -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 The runs are rendered as `make run` renders them (a variant, a run's own id), with component
 `kwok`, more workers and more GPUs for each. Everything between them and the simulated kubelets
-is real: API server, etcd, scheduler, Job controller, JobSet. All of it is removed at the end.
+is real: API server, etcd, scheduler, Job controller, JobSet, and Kueue where it is to let the runs
+in. All of it is removed at the end.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from typing import Any
 from kubernetes import client
 
 from peer_watcher.convert import RUN_ID_LABEL
+from tandem import platform, rehearsal_kueue
 from tandem.cli import Parser, whole_number
 from tandem.cluster import MOST_NODES, profile_name
 from tandem.console import console
 from tandem.errors import ExitCode, Problem, UserError, run_main
 from tandem.explain.pods import pod_sets
 from tandem.figures import Figure, report
-from tandem.paths import KUBECONFIG, ROOT
-from tandem.process import run, stream
+from tandem.paths import KUBECONFIG
+from tandem.process import stream
 from tandem.render import kustomize, render_variant
-from tandem.run.identity import drop_overlay, write_overlay
+from tandem.run.identity import drop_overlay, placing_of, write_overlay
 from tandem.run.kube import api_client, kubectl, require_cluster
+from tandem.run.queueing import KUEUE
 from tandem.run.remove import remove_all
 from tandem.run.watches import Seen, WatchInto
 from tandem.yamls import dump, dump_all, load_all
@@ -48,18 +51,22 @@ PREFIX = "scale"
 _MOST_RUNS = 99
 #: Far beyond what two cores need for 1,280 pods: only a hang uses it up.
 _RUNNING_SECONDS = 900.0
-_SYNC_SECONDS = 600
 _PROGRESS_SECONDS = 10.0
 _REQUESTS = re.compile(r"(?m)^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<value>\S+)$")
 _COMPONENTS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager", "kwok")
-#: How the JobSet controller's pod is called.
-_JOBSET_POD = "jobset-controller-"
+#: Controllers on the real node, and how their pods are called.
+_PODS = {"the JobSet controller": "jobset-controller-", "Kueue": "kueue-controller-manager-"}
+#: Kubernetes' own: what the variants for simulated nodes have.
+DEFAULT = "default"
+_KAI = "kai"
+SCHEDULERS = (DEFAULT, KUEUE, _KAI)
 
 _EPILOG = """\
 examples:
   python -m tandem.rehearsal                                  20 runs of 64 pods, 1,000 nodes
   python -m tandem.rehearsal --nodes 30 --runs 1 --pods 16
   python -m tandem.rehearsal --profile gb300-nvl72 --output json
+  python -m tandem.rehearsal --scheduler kueue                each run let in whole, by Kueue
 
 Uses this checkout's host cluster, or makes one and takes it down again. Not with runs on it.
 
@@ -79,6 +86,7 @@ class Plan:
         gpus: GPUs of each worker.
         nodes: Simulated nodes.
         profile: What they are like.
+        scheduler: Who lets the runs in: `default` (each pod by itself) or `kueue` (whole runs).
     """
 
     variant: str
@@ -88,6 +96,7 @@ class Plan:
     gpus: int
     nodes: int
     profile: str
+    scheduler: str = DEFAULT
 
     @property
     def run_ids(self) -> list[str]:
@@ -114,7 +123,7 @@ def others_of(objects: Iterable[Object]) -> int:
     """
     listed = list(objects)
     found = [pods for obj in listed for pods in pod_sets(obj)]
-    if not any(obj["kind"] == "JobSet" and _workers(obj) is not None for obj in listed):
+    if not any(obj["kind"] == "JobSet" and _has_workers(obj) for obj in listed):
         raise UserError(
             Problem(f"the variant has no JobSet with a group {WORKERS}",
                     "VARIANT=disagg-jobset, or another one with a JobSet"),
@@ -123,10 +132,8 @@ def others_of(objects: Iterable[Object]) -> int:
     return sum(pods.count for pods in found if pods.role != WORKERS)
 
 
-def _workers(jobset: Object) -> int | None:
-    """Return the place of the workers among a JobSet's groups."""
-    names = [job["name"] for job in jobset["spec"]["replicatedJobs"]]
-    return names.index(WORKERS) if WORKERS in names else None
+def _has_workers(jobset: Object) -> bool:
+    return any(job["name"] == WORKERS for job in jobset["spec"]["replicatedJobs"])
 
 
 def scaled(made: Object, objects: Iterable[Object], plan: Plan) -> Object:
@@ -138,17 +145,30 @@ def scaled(made: Object, objects: Iterable[Object], plan: Plan) -> Object:
         plan: How many workers, with how many GPUs.
     """
     [jobset] = [obj for obj in objects if obj["kind"] == "JobSet"]
-    place = _workers(jobset)
-    job = f"/spec/replicatedJobs/{place}/template/spec"
-    patch: list[Object] = [
-        {"op": "replace", "path": f"{job}/parallelism", "value": plan.workers},
-        {"op": "replace", "path": f"{job}/completions", "value": plan.workers},
-    ]
-    resources = f"{job}/template/spec/containers/0/resources"
-    patch += [
-        {"op": "add", "path": f"{resources}/{which}/nvidia.com~1gpu", "value": plan.gpus}
-        for which in ("requests", "limits")
-    ]
+    groups = {job["name"]: job for job in jobset["spec"]["replicatedJobs"]}
+    [first, *_] = groups[WORKERS]["template"]["spec"]["template"]["spec"]["containers"]
+    gpus = {"nvidia.com/gpu": plan.gpus}
+    container = {"name": first["name"], "resources": {"requests": gpus, "limits": gpus}}
+    # By names: the components of a scheduler put the groups into another order.
+    patch = {
+        "apiVersion": jobset["apiVersion"],
+        "kind": "JobSet",
+        "metadata": {"name": jobset["metadata"]["name"]},
+        "spec": {
+            "replicatedJobs": [
+                {
+                    "name": WORKERS,
+                    "template": {
+                        "spec": {
+                            "parallelism": plan.workers,
+                            "completions": plan.workers,
+                            "template": {"spec": {"containers": [container]}},
+                        }
+                    },
+                }
+            ]
+        },
+    }
     components = [f"../../kustomize/components/{each}" for each in ("crd-schema", "kwok")]
     return {
         **made,
@@ -216,7 +236,8 @@ def run_folder(plan: Plan, run_id: str, objects: Sequence[Object]) -> Iterator[P
         run_id: Its id.
         objects: What the plan's variant renders to.
     """
-    folder = write_overlay(plan.variant, run_id)
+    placing = placing_of("" if plan.scheduler == DEFAULT else plan.scheduler, "")
+    folder = write_overlay(plan.variant, run_id, placing)
     try:
         file = folder / "kustomization.yaml"
         [made] = load_all(file.read_text(encoding="utf-8"))
@@ -226,12 +247,22 @@ def run_folder(plan: Plan, run_id: str, objects: Sequence[Object]) -> Iterator[P
         drop_overlay(folder)
 
 
-def plan_of(variant: str, runs: int, pods: int, nodes: int, profile: str) -> Plan:
+def plan_of(
+    variant: str, runs: int, pods: int, nodes: int, profile: str, *, scheduler: str = DEFAULT
+) -> Plan:
     """Return the plan for so many runs of so many pods.
 
     Raises:
-        UserError: The variant is of another shape, or it would never fit.
+        UserError: The variant is of another shape, it would never fit, or KAI is asked for.
     """
+    if scheduler == _KAI:
+        raise UserError(
+            Problem("--scheduler kai: the local platform has no KAI unless the bundle brings it,"
+                    " and then no variant of its kind for simulated nodes",
+                    "--scheduler kueue lets whole runs in; make check-kai looks at gangs of a real"
+                    " KAI, on 36 simulated nodes"),
+            ExitCode.USAGE,
+        )  # fmt: skip
     others = others_of(render_variant(variant))
     workers = pods - others
     if workers < 1:
@@ -251,7 +282,7 @@ def plan_of(variant: str, runs: int, pods: int, nodes: int, profile: str) -> Pla
             ),
             ExitCode.USAGE,
         )
-    return Plan(variant, runs, pods, workers, gpus, nodes, profile)
+    return Plan(variant, runs, pods, workers, gpus, nodes, profile, scheduler)
 
 
 def _await_running(plan: Plan) -> None:
@@ -294,15 +325,17 @@ def _pods(plan: Plan) -> list[Object]:
     return found
 
 
-def _jobset_mib(api: Api) -> float | None:
-    """Return what the JobSet controller holds in RAM, as its kubelet counts; None when unknown."""
+def _controllers_mib(api: Api) -> dict[str, float]:
+    """Return what the controllers hold in RAM, as their kubelet counts; without those unknown."""
+    found: dict[str, float] = {}
     with suppress(OSError, ApiError, KeyError, ValueError, TypeError):
         summary = api.call("GET", "/api/v1/nodes/local/proxy/stats/summary")
         for pod in summary["pods"]:
-            if pod["podRef"]["name"].startswith(_JOBSET_POD):
-                sizes = (int(each["memory"]["rssBytes"]) for each in pod["containers"])
-                return sum(sizes) / 2**20
-    return None
+            for name, prefix in _PODS.items():
+                if pod["podRef"]["name"].startswith(prefix):
+                    sizes = (int(each["memory"]["rssBytes"]) for each in pod["containers"])
+                    found[name] = found.get(name, 0.0) + sum(sizes) / 2**20
+    return found
 
 
 def _memory(api: Api, when: str) -> list[Figure]:
@@ -313,16 +346,15 @@ def _memory(api: Api, when: str) -> list[Figure]:
         for name in _COMPONENTS
         if name in sizes
     ]
-    jobset = _jobset_mib(api)
-    if jobset is not None:
-        figures.append(Figure(f"memory of the JobSet controller, {when}", jobset, unit="MiB"))
-    return figures
+    pods = _controllers_mib(api)
+    return figures + [
+        Figure(f"memory of {name}, {when}", size, unit="MiB") for name, size in pods.items()
+    ]
 
 
 @contextmanager
-def _nodes(plan: Plan) -> Iterator[float]:
+def _nodes(plan: Plan, *, was_up: bool) -> Iterator[float]:
     """Have the simulated nodes, and afterwards what was there before; yield the seconds."""
-    was_up = status.look(settings.current(), "").running
     before = settings.current() if was_up else settings.default()
     try:
         if not was_up:
@@ -339,6 +371,30 @@ def _nodes(plan: Plan) -> Iterator[float]:
             stream("tandem.cluster", "down", "--provider", "host")
 
 
+@contextmanager
+def _platform(plan: Plan, *, was_up: bool) -> Iterator[None]:
+    """Have the platform with whom the plan asks for, and afterwards what was there before.
+
+    A cluster that goes down anyhow takes the platform along.
+    """
+    shared_out = platform.kueue_gpus()
+    gpus = plan.nodes * kwok.profile(plan.profile).gpus
+    try:
+        with console.phase(f"the platform, scheduler {plan.scheduler}"):
+            if plan.scheduler == KUEUE:
+                platform.sync(KUEUE, values={"kueue.gpus": gpus})
+            else:
+                platform.sync("default")
+        yield
+    finally:
+        if was_up and shared_out is not None:
+            with console.phase("the platform as it was, with Kueue"):
+                platform.sync(KUEUE, values={"kueue.gpus": shared_out})
+        elif was_up and plan.scheduler == KUEUE:
+            with console.phase("remove Kueue"):
+                platform.remove_kueue()
+
+
 def _require_free() -> None:
     said = kubectl("get", "pods", "-n", NAMESPACE, f"--selector={RUN_ID_LABEL}", "-o", "name",
                    "--ignore-not-found")  # fmt: skip
@@ -349,11 +405,36 @@ def _require_free() -> None:
         )  # fmt: skip
 
 
+def group_size(objects: Iterable[Object]) -> int:
+    """Return how many pods of a rendered run its JobSet has: Kueue lets in these, no watchers."""
+    return sum(pods.count for obj in objects if obj["kind"] == "JobSet" for pods in pod_sets(obj))
+
+
+def _admission(plan: Plan, size: int, applied: float) -> list[Figure]:
+    """Return what Kueue tells of the runs.
+
+    Args:
+        plan: What the runs are like.
+        size: Pods of each that Kueue lets in.
+        applied: When the first one was applied, as `time.time` counts.
+
+    Raises:
+        UserError: They are not one group each, or are not said to be let in.
+    """
+    said = kubectl("get", rehearsal_kueue.WORKLOADS, "-n", NAMESPACE, "-o", "json", timeout=120)
+    workloads = json.loads(said)["items"]
+    if faults := rehearsal_kueue.faults_of(workloads, plan.run_ids, size):
+        raise UserError(faults, ExitCode.FAILURE)
+    admissions = rehearsal_kueue.admissions_of(workloads, plan.run_ids)
+    return rehearsal_kueue.figures_of(admissions, applied)
+
+
 def _measure(plan: Plan, texts: Mapping[str, str]) -> list[Figure]:
     """Apply every run, wait until all pods run, look, and remove them."""
+    admission: list[Figure] = []
     api = Api(settings.current(), timeout=60.0)
     before = requests_of(str(api.call("GET", "/metrics", accept="text/plain")))
-    started = time.monotonic()
+    started, at = time.monotonic(), time.time()
     try:
         with console.phase(f"apply {plan.runs} runs") as phase:
             for text in texts.values():
@@ -368,6 +449,9 @@ def _measure(plan: Plan, texts: Mapping[str, str]) -> list[Figure]:
         if faults := faults_of(pods, plan):
             raise UserError(faults, ExitCode.FAILURE)
         bound, ready = spread_of(pods)
+        if plan.scheduler == KUEUE:
+            size = group_size(load_all(texts[plan.run_ids[0]]))
+            admission = _admission(plan, size, at)
     finally:
         with console.phase(f"remove {plan.runs} runs") as phase, ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda run_id: remove_all(NAMESPACE, run_id), plan.run_ids))
@@ -376,6 +460,7 @@ def _measure(plan: Plan, texts: Mapping[str, str]) -> list[Figure]:
     total = sum(grown.values())
     return [
         Figure("all runs applied", applied),
+        *admission,
         Figure("first apply to the last pod Running", running),
         Figure("first pod made to the last bound (whole seconds)", bound),
         Figure("first pod made to the last Ready (whole seconds)", ready),
@@ -397,16 +482,17 @@ def rehearse(plan: Plan) -> list[Figure]:
     with console.phase(f"render {plan.runs} runs") as phase:
         texts = render_runs(plan)
         rendered = phase.seconds
-    with _nodes(plan) as seconds:
+    was_up = status.look(settings.current(), "").running
+    with _nodes(plan, was_up=was_up) as seconds:
         require_cluster()
-        run(["helmfile", "sync"], cwd=ROOT, timeout=_SYNC_SECONDS)
         _require_free()
-        return [
-            Figure(f"{plan.runs} runs rendered", rendered),
-            Figure(f"{plan.nodes} simulated nodes made and Ready", seconds),
-            *_memory(Api(settings.current(), timeout=60.0), "before"),
-            *_measure(plan, texts),
-        ]
+        with _platform(plan, was_up=was_up):
+            return [
+                Figure(f"{plan.runs} runs rendered", rendered),
+                Figure(f"{plan.nodes} simulated nodes made and Ready", seconds),
+                *_memory(Api(settings.current(), timeout=60.0), "before"),
+                *_measure(plan, texts),
+            ]
 
 
 def main() -> int:
@@ -418,9 +504,13 @@ def main() -> int:
                         help="of each run (default: 64)")  # fmt: skip
     parser.add_argument("--nodes", type=whole_number(1, MOST_NODES, example=1000), default=1000)
     parser.add_argument("--profile", type=profile_name, default=settings.DEFAULT_PROFILE)
+    parser.add_argument("--scheduler", choices=SCHEDULERS, default=DEFAULT,
+                        help="who lets runs in: default (Kubernetes' own, pod by pod) or kueue"
+                        " (whole runs)")  # fmt: skip
     parser.add_argument("--output", choices=("text", "json"), default="text")
     args = parser.parse_args()
-    plan = plan_of(args.variant, args.runs, args.pods, args.nodes, args.profile)
+    plan = plan_of(args.variant, args.runs, args.pods, args.nodes, args.profile,
+                   scheduler=args.scheduler)  # fmt: skip
     console.note(
         f"{plan.runs} runs of {plan.variant}, {plan.pods} pods each, {plan.workers} of them with"
         f" {plan.gpus} GPUs (as many as {plan.nodes} nodes of {plan.profile} have room for)"

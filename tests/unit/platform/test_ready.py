@@ -93,7 +93,7 @@ def test_a_run_is_not_begun_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_sync_that_is_refused_never_reaches_helmfile(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(platform, "_helmfile", lambda *words: asked.append(words[0]))
+    monkeypatch.setattr(platform, "_helmfile", lambda *words, **_: asked.append(words[0]))
     with pytest.raises(UserError, match="there is no kubeconfig"):
         platform.sync("prod")
     assert asked == []
