@@ -5,6 +5,7 @@ Everything but the nodes is real: API server, scheduler, node and Job controller
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,12 @@ def job_status() -> tuple[int, int]:
     return job["status"].get("active", 0), job["status"].get("succeeded", 0)
 
 
+def ready(name: str) -> str:
+    [pod] = [pod for pod in pods() if pod["metadata"]["name"] == name]
+    [condition] = [each for each in pod["status"]["conditions"] if each["type"] == "Ready"]
+    return str(condition["status"])
+
+
 def phases() -> list[str]:
     return sorted(pod["status"]["phase"] for pod in pods())
 
@@ -97,6 +104,12 @@ def test_pods_run_until_they_are_told_to_end_or_deleted() -> None:
     for pod in first:
         kubectl("annotate", "node", pod["spec"]["nodeName"], "example.test/touched=1")
         kubectl("annotate", "pod", pod["metadata"]["name"], "-n", "default", "touched=1")
+    # As the node controller says of all pods of a node that reports too late.
+    late = first[1]["metadata"]["name"]
+    unready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    kubectl("patch", "pod", late, "-n", "default", "--subresource=status", "--type=strategic",
+            "-p", json.dumps(unready))  # fmt: skip
+    until(lambda: ready(late) == "True", "the pod of the late node is Ready again")
     kubectl("annotate", "pod", first[0]["metadata"]["name"], "-n", "default",
             "kwok.tandem.dev/exit-code=0")  # fmt: skip
     until(lambda: "Succeeded" in phases(), "the pod that was told has ended")

@@ -122,7 +122,7 @@ def test_a_pod_ends_only_when_it_is_told_to_or_deleted() -> None:
                 '.metadata.annotations["kwok.tandem.dev/exit-code"]',
             }
     assert sorted(ending) == ["pod-delete", "pod-exit"]
-    assert len(stages()) == 4
+    assert len(stages()) == 5
 
 
 @pytest.mark.parametrize(
