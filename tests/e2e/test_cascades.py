@@ -92,7 +92,7 @@ FAULTS = {
         lambda run: run.kill("gym", "resources_servers/vowels"),
         {"registry-error"},
         r"server vowels\S* was ended by signal 9",
-        full=False, victim="(gym-head|driver)",
+        victim="(gym-head|driver)",
     ),
     "gym-server-killed": Fault(
         gym_serves, lambda run: run.kill("gym", "-m gym_server"), HEAD_RESTARTED,

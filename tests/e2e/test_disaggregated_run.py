@@ -44,7 +44,13 @@ def run_id(platform: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     remove_all(NAMESPACE, name)
 
 
-@pytest.mark.parametrize("variant", BEARERS)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        VARIANT,
+        *(pytest.param(other, marks=pytest.mark.full) for other in BEARERS if other != VARIANT),
+    ],
+)
 def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run_id: str, variant: str) -> None:
     done = runs_program(
         "start", "--variant", variant, "--run-id", run_id, "--output", "json", timeout=1200

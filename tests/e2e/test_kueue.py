@@ -221,7 +221,11 @@ def queued(kueue: Path) -> Iterator[Queued]:
     made.remove()
 
 
-@pytest.mark.parametrize("make", [jobset, raycluster, rayjob], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [jobset, pytest.param(raycluster, marks=pytest.mark.full), rayjob],
+    ids=lambda make: make.__name__,
+)
 def test_two_runs_that_do_not_fit_together_run_one_after_the_other(
     make: Callable[[int], Object], queued: Queued
 ) -> None:

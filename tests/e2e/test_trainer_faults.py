@@ -26,6 +26,9 @@ def _steps(run: Run, head: str) -> int:
     return len(said.splitlines())
 
 
+# What it says of an engine is tested with a fake vLLM too (tests/unit/trainer), and a real one is
+# killed in test_cascades.
+@pytest.mark.full
 def test_a_dead_engine_ends_the_run_within_seconds_and_is_named(runs: Runs) -> None:
     run = runs.start("engine-dead", LONG)
     runs.await_job_running(run)

@@ -84,7 +84,7 @@ SHAPES = {
         group=("jobset.x-k8s.io", "v1alpha2", "jobsets"),
         also=frozenset({"ended-failed"}),
         also_reason="JobSet/run-.* failed: .*first failed job: run-.*-{victim}-0",
-        left_to_full=frozenset({"vllm-killed", "environment-killed"}),
+        left_to_full=frozenset({"vllm-killed"}),
     ),
 }
 #: Variants whose sides can be applied and deleted one by one.
