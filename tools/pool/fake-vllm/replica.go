@@ -39,6 +39,7 @@ type behaviour struct {
 // seen is the record of the generation requests.
 type seen struct {
 	Count        int                 `json:"count"`
+	Chats        int                 `json:"chats"` // of these; a canary is none
 	InFlight     int                 `json:"in_flight"`
 	MostInFlight int                 `json:"most_in_flight"`
 	Cancelled    []float64           `json:"cancelled"` // when it was seen, Unix seconds
@@ -274,6 +275,9 @@ func (r *replica) begin(q *http.Request, body []byte) (behaviour, *life) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen.Count++
+	if q.URL.Path == "/v1/chat/completions" {
+		r.seen.Chats++
+	}
 	r.seen.InFlight++
 	r.seen.MostInFlight = max(r.seen.MostInFlight, r.seen.InFlight)
 	r.seen.LastBytes, r.seen.LastHeaders = len(body), q.Header

@@ -8,6 +8,7 @@ import pytest
 
 from support.pool_fleet import Fleet, fleets
 from support.pool_plane import Plane, planes
+from support.pool_serve import Balancer, balancers
 
 
 @pytest.fixture
@@ -30,3 +31,10 @@ def plane(make_plane: Callable[..., Plane], fleet: Fleet) -> Plane:
     made = make_plane()
     made.members(fleet.backends())
     return made
+
+
+@pytest.fixture
+def make_balancer() -> Iterator[Callable[..., Balancer]]:
+    """A function that starts a balancer with an environment of the test's."""
+    with balancers() as make:
+        yield make
