@@ -246,7 +246,11 @@ def test_its_parts_are_told_apart(objects: list[Object]) -> None:
     }
     assert {each.group: each.wanted for each in states_of(pools, [])} == wanted
     # Pods are counted to the part that they are of, and to no other.
-    pods = [{"metadata": each.metadata} for obj in pools for each in pods_of(obj)]
+    pods = [
+        {"metadata": {**each.metadata, "name": each.where}, "status": {"phase": "Running"}}
+        for obj in pools
+        for each in pods_of(obj)
+    ]
     assert {each.group: each.wanted for each in states_of(pools, pods)} == wanted
     assert [str(each.group) for each in states_of([], pods)] == [
         "pool/balancer", "pool/keeper", "pool/replicas",

@@ -729,8 +729,7 @@ def adopt(
 ) -> bool:
     """Let an object such as `Deployment/judge` go with the run; return whether it was so already.
 
-    Owners of a former run of the same names are put aside: they are gone, and the garbage
-    collector would take the object for theirs. Other owners stay.
+    Other owners stay; the garbage collector takes out by itself those that are gone.
 
     Raises:
         UserError: It is not written so.
@@ -746,10 +745,8 @@ def adopt(
         owners = found.get("ownerReferences") or []
         if any(each["uid"] == owner.uid for each in owners):
             return True
-        same = [(each["kind"], each["name"]) == (owner.kind, owner.name) for each in owners]
-        kept = [each for each, former in zip(owners, same, strict=True) if not former]
         metadata = {
-            "resourceVersion": found["resourceVersion"], "ownerReferences": [*kept, ours],
+            "resourceVersion": found["resourceVersion"], "ownerReferences": [*owners, ours],
         }  # fmt: skip
         try:
             client.merge_patch(
