@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tandem.bench_pool import BASELINE, CASES, DIRECT, POOL, Sample, Series, table
+from tandem.bench_pool.load import CASES, Sample, Series, table
+from tandem.bench_pool.subjects import BASELINE, DIRECT, POOL
 
 
 def series(subject: str, *samples: tuple[float, float, float], errors: int = 0) -> Series:
     """Return rounds of one load: requests/s, p50 and CPU of each."""
     return Series(
-        "1kB@1", subject, [Sample(rps, 0, p50, 9, cpu, 50, errors) for rps, p50, cpu in samples]
+        "1kB@1", subject, [Sample(rps, 0, p50, 9, cpu, 50, 40, errors) for rps, p50, cpu in samples]
     )
 
 
@@ -27,7 +28,7 @@ def test_ratios_are_of_medians_and_what_is_added_is_above_direct() -> None:
         ]
     )
     assert cells(text, POOL) == [
-        "1kB@1", POOL, "5000", "5.00", "0.200", "0.25", "9.0", "0.050", "0.25", "50", "6",
+        "1kB@1", POOL, "5000", "5.00", "0.200", "0.25", "9.0", "0.050", "0.25", "50", "40", "6",
     ]  # fmt: skip
     assert cells(text, BASELINE)[3] == "1.00"
     # No proxy: no CPU of one, no memory, nothing to compare.

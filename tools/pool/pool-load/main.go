@@ -149,7 +149,7 @@ func (l *loop) run(measuring func()) (*report, error) {
 	}
 	begun := time.Now()
 	measured := begun.Add(duration(l.s.warmup))
-	end := measured.Add(duration(l.s.seconds))
+	var end time.Time
 	var cpu, used float64
 	var from, to time.Time
 	events := make([]syscall.EpollEvent, 1024)
@@ -162,6 +162,7 @@ func (l *loop) run(measuring func()) (*report, error) {
 		now := time.Now()
 		if !l.counting && !l.stopping && now.After(measured) {
 			l.counting, from, cpu = true, now, ownCPU()
+			end = from.Add(duration(l.s.seconds))
 			measuring()
 		}
 		if l.counting && !l.stopping && now.After(end) {

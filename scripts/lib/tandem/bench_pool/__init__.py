@@ -1,0 +1,1 @@
+"""The pool beside a plain aiohttp proxy, measured: `make bench-pool`."""
