@@ -1,0 +1,1 @@
+"""Training and external vLLM pools as one heterogeneous Slurm job."""

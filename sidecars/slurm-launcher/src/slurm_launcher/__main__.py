@@ -1,0 +1,122 @@
+"""The command `slurm-launcher`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from slurm_launcher import checks, plan
+from slurm_launcher.submit import submit
+from tandem_common.errors import ExitCode, run_main
+
+_EPILOG: Final = """\
+examples:
+  slurm-launcher example > pools.yaml          a file to begin with
+  slurm-launcher validate pools.yaml           all that is wrong, at once
+  slurm-launcher plan pools.yaml               nodes, ports, commands, files; nothing is started
+  slurm-launcher plan pools.yaml --output json
+  slurm-launcher submit pools.yaml
+
+exit codes: 0 done, 1 a defect, 2 the file or the arguments are wrong,
+3 Slurm is not there or refuses
+"""
+EXAMPLE: Final = """\
+version: 1
+name: grpo
+shared_root: /lustre
+log_dir: /lustre/logs
+slurm:
+  partition: batch
+  account: research
+  time: "4:00:00"
+training:
+  nodes: 4
+  gpus_per_node: 8
+  container: /lustre/images/nemo-rl.sqsh
+  command: [python, examples/run_grpo.py, "env.judge.base_url=__JUDGE_URL__"]
+components:
+  - {name: judges, gpus_per_node: 8}
+pools:
+  - name: JUDGE
+    model: /lustre/models/judge
+    container: /lustre/images/vllm.sqsh
+    replicas: 2
+    spares: 1
+    min_ready: 1
+    tensor_parallel_size: 8
+    port: 9213
+    placeholder: __JUDGE_URL__
+"""
+
+
+def _validate(given: argparse.Namespace) -> int:
+    config = checks.read(given.config)
+    made = plan.build(config)
+    if given.output == "json":
+        print(json.dumps({"ok": True, "components": len(made.components)}))
+    else:
+        nodes = sum(part.nodes for part in made.components)
+        print(f"{given.config}: right; {len(made.components)} components, {nodes} nodes")
+    return ExitCode.OK
+
+
+def _plan(given: argparse.Namespace) -> int:
+    made = plan.build(checks.read(given.config))
+    print(json.dumps(made.as_json(), indent=2) if given.output == "json" else plan.text(made))
+    return ExitCode.OK
+
+
+def _submit(given: argparse.Namespace) -> int:
+    said = submit(checks.read(given.config))
+    text = f"job {said['job']} is submitted; its files: {said['folder']}"
+    print(json.dumps(said, indent=2) if given.output == "json" else text)
+    return ExitCode.OK
+
+
+def _example(_: argparse.Namespace) -> int:
+    print(EXAMPLE, end="")
+    return ExitCode.OK
+
+
+_COMMANDS: Final[Mapping[str, tuple[Callable[[argparse.Namespace], int], str]]] = {
+    "example": (_example, "print a configuration to begin with"),
+    "validate": (_validate, "check a configuration; nothing is started"),
+    "plan": (_plan, "print all that a submission would be; nothing is started"),
+    "submit": (_submit, "submit the job"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; return its exit code.
+
+    Raises:
+        UserError: Something that the user can mend.
+    """
+    parser = argparse.ArgumentParser(
+        prog="slurm-launcher", epilog=_EPILOG, allow_abbrev=False,
+        description="Training and external vLLM pools as one heterogeneous Slurm job.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (_, text) in _COMMANDS.items():
+        one = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if name == "example":
+            continue
+        one.add_argument("config", type=Path, help="the configuration, pools.yaml")
+        one.add_argument("--output", choices=("text", "json"), default="text")
+    given = parser.parse_args(argv)
+    return _COMMANDS[given.command][0](given)
+
+
+def entry() -> None:
+    """Run as the program that the package installs."""
+    run_main(partial(main, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    entry()
