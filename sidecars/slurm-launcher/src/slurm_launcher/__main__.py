@@ -97,6 +97,12 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: Something that the user can mend.
     """
+    if argv[:1] and argv[0] in ("run-in-allocation", "task"):
+        # What runs in a job needs more than a person's commands do.
+        from slurm_launcher.allocation import program  # noqa: PLC0415
+
+        inside = program.task if argv[0] == "task" else program.run_in_allocation
+        return inside(argv[1:])
     parser = argparse.ArgumentParser(
         prog="slurm-launcher", epilog=_EPILOG, allow_abbrev=False,
         description="Training and external vLLM pools as one heterogeneous Slurm job.",

@@ -1,0 +1,1 @@
+"""Inside the job: starts, watches and ends what the plan says."""
