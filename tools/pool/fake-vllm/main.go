@@ -1,6 +1,6 @@
 // Command fake-vllm stands in for vLLM servers where a test needs load or a fault.
 //
-// One process holds any number of replicas, each on a port of 127.0.0.1. They answer vLLM's
+// One process holds any number of replicas, each on a port of its own. They answer vLLM's
 // OpenAI, health, metrics and refit paths with made-up text (with --flat only the first, flat out). A control port of its own, which no
 // balancer knows, changes how a replica behaves and tells what it has seen:
 //
@@ -29,10 +29,12 @@ import (
 
 type fleet struct {
 	mu       sync.Mutex
+	host     string
 	replicas map[string]*replica
 }
 
 func main() {
+	host := flag.String("host", "127.0.0.1", "address that everything listens on")
 	ports := flag.String("ports", "0", "ports of the replicas, parted by commas; 0 takes a free one")
 	prefix := flag.String("prefix", "r", "ids of the replicas: this and a number from 0")
 	control := flag.Int("control", 0, "port of the control paths; 0 takes a free one")
@@ -56,13 +58,13 @@ func main() {
 	if *quick {
 		log.Fatal(serveFlat(*prefix, wanted))
 	}
-	all := &fleet{replicas: map[string]*replica{}}
+	all := &fleet{host: *host, replicas: map[string]*replica{}}
 	for number, port := range wanted {
 		if _, err := all.add(*prefix+strconv.Itoa(number), port); err != nil {
 			log.Fatal(err)
 		}
 	}
-	socket, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *control))
+	socket, err := net.Listen("tcp", fmt.Sprintf("%s:%d", *host, *control))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -98,7 +100,7 @@ func (f *fleet) add(id string, port int) (*replica, error) {
 	if f.replicas[id] != nil {
 		return nil, fmt.Errorf("there is a replica %s already", id)
 	}
-	made := newReplica(id)
+	made := newReplica(id, f.host)
 	if err := made.launch(port); err != nil {
 		return nil, err
 	}

@@ -60,6 +60,7 @@ type replica struct {
 	paused  bool
 	asleep  bool
 	seen    seen
+	host    string
 	port    int
 	life    *life // nil: dead
 
@@ -68,8 +69,8 @@ type replica struct {
 	running   atomic.Int64
 }
 
-func newReplica(id string) *replica {
-	return &replica{id: id, changed: make(chan struct{})}
+func newReplica(id, host string) *replica {
+	return &replica{id: id, host: host, changed: make(chan struct{})}
 }
 
 func (r *replica) listening() int {
@@ -79,7 +80,7 @@ func (r *replica) listening() int {
 }
 
 func (r *replica) launch(port int) error {
-	socket, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	socket, err := net.Listen("tcp", fmt.Sprintf("%s:%d", r.host, port))
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from slurm_launcher import checks, plan
+from slurm_launcher import checks, jobs, plan
 from slurm_launcher.submit import submit
 from tandem_common.errors import ExitCode, run_main
 
@@ -21,6 +21,9 @@ examples:
   slurm-launcher plan pools.yaml               nodes, ports, commands, files; nothing is started
   slurm-launcher plan pools.yaml --output json
   slurm-launcher submit pools.yaml
+  slurm-launcher status pools.yaml             the newest job, or --job ID
+  slurm-launcher drain pools.yaml
+  slurm-launcher stop pools.yaml
 
 exit codes: 0 done, 1 a defect, 2 the file or the arguments are wrong,
 3 Slurm is not there or refuses
@@ -78,6 +81,30 @@ def _submit(given: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+def _status(given: argparse.Namespace) -> int:
+    config = checks.read(given.config)
+    said = jobs.status(config, given.job or jobs.newest(config))
+    print(json.dumps(said, indent=2) if given.output == "json" else jobs.text(said))
+    return ExitCode.OK
+
+
+def _drain(given: argparse.Namespace) -> int:
+    config = checks.read(given.config)
+    job = given.job or jobs.newest(config)
+    jobs.signal(job, "USR1")
+    text = f"job {job}: the training is told that time is short; it ends by itself"
+    print(json.dumps({"job": job}) if given.output == "json" else text)
+    return ExitCode.OK
+
+
+def _stop(given: argparse.Namespace) -> int:
+    config = checks.read(given.config)
+    job = given.job or jobs.newest(config)
+    jobs.cancel(job)
+    print(json.dumps({"job": job}) if given.output == "json" else f"job {job} is asked to end")
+    return ExitCode.OK
+
+
 def _example(_: argparse.Namespace) -> int:
     print(EXAMPLE, end="")
     return ExitCode.OK
@@ -88,6 +115,9 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[[argparse.Namespace], int], str]]] 
     "validate": (_validate, "check a configuration; nothing is started"),
     "plan": (_plan, "print all that a submission would be; nothing is started"),
     "submit": (_submit, "submit the job"),
+    "status": (_status, "tell how a job does: its pools, replicas and nodes"),
+    "drain": (_drain, "tell the training that time is short (USR1), as before a time limit"),
+    "stop": (_stop, "end a job"),
 }
 
 
@@ -114,6 +144,8 @@ def main(argv: Sequence[str]) -> int:
         if name == "example":
             continue
         one.add_argument("config", type=Path, help="the configuration, pools.yaml")
+        if name in ("status", "drain", "stop"):
+            one.add_argument("--job", help="id of the job; the newest that has begun")
         one.add_argument("--output", choices=("text", "json"), default="text")
     given = parser.parse_args(argv)
     return _COMMANDS[given.command][0](given)
