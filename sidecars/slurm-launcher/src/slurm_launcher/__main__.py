@@ -10,9 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from slurm_launcher import checks, jobs, plan
+import yaml
+
+from slurm_launcher import checks, front, jobs, plan
+from slurm_launcher.config import Config
 from slurm_launcher.submit import submit
-from tandem_common.errors import ExitCode, run_main
+from tandem_common.errors import ExitCode, Problem, UserError, run_main
 
 _EPILOG: Final = """\
 examples:
@@ -57,39 +60,52 @@ pools:
 """
 
 
+def _config(given: argparse.Namespace) -> Config:
+    """Return the configuration: of the file, or of the variables."""
+    if bool(given.config) == given.from_environment:
+        raise UserError(
+            Problem("a file or --from-environment is needed, not both", "name pools.yaml"),
+            ExitCode.USAGE,
+        )
+    if given.config:
+        return checks.read(given.config)
+    return checks.load(yaml.safe_dump(front.configuration()))
+
+
 def _validate(given: argparse.Namespace) -> int:
-    config = checks.read(given.config)
+    config = _config(given)
     made = plan.build(config)
     if given.output == "json":
         print(json.dumps({"ok": True, "components": len(made.components)}))
     else:
         nodes = sum(part.nodes for part in made.components)
-        print(f"{given.config}: right; {len(made.components)} components, {nodes} nodes")
+        where = given.config or "the variables"
+        print(f"{where}: right; {len(made.components)} components, {nodes} nodes")
     return ExitCode.OK
 
 
 def _plan(given: argparse.Namespace) -> int:
-    made = plan.build(checks.read(given.config))
+    made = plan.build(_config(given))
     print(json.dumps(made.as_json(), indent=2) if given.output == "json" else plan.text(made))
     return ExitCode.OK
 
 
 def _submit(given: argparse.Namespace) -> int:
-    said = submit(checks.read(given.config))
+    said = submit(_config(given))
     text = f"job {said['job']} is submitted; its files: {said['folder']}"
     print(json.dumps(said, indent=2) if given.output == "json" else text)
     return ExitCode.OK
 
 
 def _status(given: argparse.Namespace) -> int:
-    config = checks.read(given.config)
+    config = _config(given)
     said = jobs.status(config, given.job or jobs.newest(config))
     print(json.dumps(said, indent=2) if given.output == "json" else jobs.text(said))
     return ExitCode.OK
 
 
 def _drain(given: argparse.Namespace) -> int:
-    config = checks.read(given.config)
+    config = _config(given)
     job = given.job or jobs.newest(config)
     jobs.signal(job, "USR1")
     text = f"job {job}: the training is told that time is short; it ends by itself"
@@ -98,7 +114,7 @@ def _drain(given: argparse.Namespace) -> int:
 
 
 def _stop(given: argparse.Namespace) -> int:
-    config = checks.read(given.config)
+    config = _config(given)
     job = given.job or jobs.newest(config)
     jobs.cancel(job)
     print(json.dumps({"job": job}) if given.output == "json" else f"job {job} is asked to end")
@@ -143,7 +159,11 @@ def main(argv: Sequence[str]) -> int:
         one = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         if name == "example":
             continue
-        one.add_argument("config", type=Path, help="the configuration, pools.yaml")
+        one.add_argument("config", type=Path, nargs="?", help="the configuration, pools.yaml")
+        one.add_argument(
+            "--from-environment", action="store_true",
+            help="the variables that scripts/slurm/pool_config.sh sets, instead of a file",
+        )  # fmt: skip
         if name in ("status", "drain", "stop"):
             one.add_argument("--job", help="id of the job; the newest that has begun")
         one.add_argument("--output", choices=("text", "json"), default="text")
