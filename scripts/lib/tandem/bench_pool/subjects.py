@@ -72,7 +72,8 @@ def started(
     words: Sequence[str], **options: Any
 ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], str]]]:
     """Yield a running program and a function that returns its next line; it ends with the block."""
-    running = subprocess.Popen(words, text=True, **options)
+    # Linux shares processors out by session; Envoy has one of its own, as has everything here.
+    running = subprocess.Popen(words, text=True, start_new_session=True, **options)
 
     def line() -> str:
         said = running.stdout.readline() if running.stdout is not None else ""
