@@ -21,6 +21,7 @@ import psutil
 
 from tandem.errors import ExitCode, Problem, UserError
 from tandem.paths import BIN, ROOT
+from tandem.process import tail
 from tandem.sidecar_process import free_port
 from tandem_common.clock import Deadline
 
@@ -132,8 +133,15 @@ def pool(replicas: Sequence[int], *, canary: bool = True) -> Iterator[Subject]:
             started(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
             as (running, _),
         ):  # fmt: skip
-            wait(lambda: _answers(port, "/ready"), "all replicas of the pool in rotation")
-            parent = psutil.Process(running.pid)
+            try:
+                wait(
+                    lambda: running.poll() is not None or _answers(port, "/ready"),
+                    "all replicas of the pool in rotation",
+                )
+                parent = psutil.Process(running.pid)
+            except (UserError, psutil.NoSuchProcess):
+                said = f"the pool is not ready:\n{tail((run_dir / 'log').read_text())}"
+                raise UserError(Problem(said, "mend what it names")) from None
             yield Subject(POOL, port, (parent, *parent.children(recursive=True)))
     finally:
         shutil.rmtree(run_dir)
