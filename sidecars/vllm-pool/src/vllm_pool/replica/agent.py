@@ -109,6 +109,17 @@ class Agent:
             reasons.append("no manager has taken it")
         return Health(tuple(reasons))
 
+    def live(self) -> Health:
+        """Return whether the server hangs: then whoever runs it is to start it again."""
+        if self._hung:
+            return Health((f"it hangs: {self._fitness.reason}",))
+        return Health()
+
+    @property
+    def _hung(self) -> bool:
+        limit = self._settings.hung_after
+        return limit > 0 and self._fitness.hung >= limit
+
     async def run(self) -> int:
         """Live until the server ends, or somebody asks for the end; return the exit code.
 
@@ -203,6 +214,10 @@ class Agent:
             self._fitness = decide.judge(before, sample, self._limits)
             self._metrics.canary_seconds.set(sample.seconds)
             self._changed(before)
+            if self._hung and self._child is not None:
+                # Its clients wait for ever; killed, they are served by another replica.
+                self._log.error("server_hung", looks=self._fitness.hung)
+                self._child.send(signal.SIGKILL)
             if not began and not self._fitness.ready:
                 if deadline.passed:
                     raise UserError(

@@ -72,6 +72,8 @@ class Fitness:
     tokens: float | None = None
     #: Times that another process was found in the place of the one that was known.
     restarts: int = 0
+    #: Looks in a row at which it answered, and generated nothing although it was to.
+    hung: int = 0
     #: Nothing listened at the last look.
     refused: bool = False
     reason: str = "not looked at yet"
@@ -92,6 +94,7 @@ def judge(known: Fitness, sample: Sample, limits: Limits) -> Fitness:
         tokens=known.tokens if sample.tokens is None else sample.tokens,
         restarts=known.restarts + restarted,
         refused=sample.refused,
+        hung=0,
     )
     if restarted:
         # It has forgotten its weights and its cache: it begins as a new one.
@@ -111,9 +114,13 @@ def judge(known: Fitness, sample: Sample, limits: Limits) -> Fitness:
     if sample.healthy and sample.canary is Canary.LATE and (progress or sample.resting):
         return now
     bad = now.bad + 1
+    # Only where the counter of tokens stands still for certain: a server without one may be busy.
+    still = sample.tokens is not None and sample.tokens == known.tokens
+    late = sample.healthy and sample.canary is Canary.LATE and now.was_ready and still
     return replace(
-        now, ready=now.ready and bad < limits.fail_after, bad=bad, good=0, reason=sample.reason
-    )
+        now, ready=now.ready and bad < limits.fail_after, bad=bad, good=0, reason=sample.reason,
+        hung=known.hung + 1 if late else 0,
+    )  # fmt: skip
 
 
 def first_epoch(milliseconds: int, restarts: int = 0) -> int:

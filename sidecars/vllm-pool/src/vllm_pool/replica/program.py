@@ -76,5 +76,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(settings: ReplicaSettings, command: Sequence[str]) -> int:
     agent = Agent(settings, command, Metrics(), os.environ)
-    with HealthServer(settings.health_host, settings.health_port, ready=agent.ready):
+    with HealthServer(
+        settings.health_host, settings.health_port, live=agent.live, ready=agent.ready
+    ):
         return await agent.run()

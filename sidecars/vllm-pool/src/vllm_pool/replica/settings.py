@@ -95,6 +95,10 @@ class ReplicaSettings(Settings):
     pass_after: Annotated[int, Field(ge=1)] = setting(
         "Good looks in a row after which it is ready again.", default=2
     )
+    hung_after: Annotated[int, Field(ge=0)] = setting(
+        "Late canaries in a row, without any token, after which a hung server is killed; 0: never.",
+        default=4,
+    )
     request_seconds: PositiveSeconds = setting("How long a manager may take.", default=5.0)
     resolve_seconds: PositiveSeconds = setting(
         "Time between two look-ups of `dns+http` names.", default=5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -373,6 +374,70 @@ def test_the_end_of_the_server_is_told_and_its_code_is_the_agents(
     os.kill(int(children.split()[0]), signal.SIGTERM)
     assert agent.wait(timeout=SECONDS) == 23
     assert manager.members == {}
+
+
+#: A server that generates nothing from the moment on at which a file is there; /health is 200.
+HANGS = """
+import http.server, json, pathlib, sys, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        while self.command == "POST" and pathlib.Path(sys.argv[3]).exists():
+            time.sleep(0.05)
+        data = b'{"choices": [{"text": "x"}], "data": [{"id": "m"}]}'
+        if self.path == "/metrics":
+            data = b"vllm:generation_tokens_total 7"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    do_GET = do_POST = answer
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+def test_a_server_that_hangs_is_killed_so_that_its_clients_are_served_elsewhere(
+    manager: FakeManager, agents: Agents, tmp_path: Path
+) -> None:
+    file = tmp_path / "hang"
+    agent = agents.start(
+        manager.url, canary_seconds="0.3", hung_after="3",
+        command=(sys.executable, "-c", HANGS, "--port", str(free_port()), str(file)),
+    )  # fmt: skip
+    until(lambda: manager.state() == "ready")
+    file.touch()
+    assert agent.wait(timeout=SECONDS) == 128 + signal.SIGKILL
+    assert "server_hung" in agents.events()
+    assert manager.members == {}
+
+
+def test_where_somebody_else_runs_the_server_a_hang_is_told_to_the_kubelet(
+    manager: FakeManager, agents: Agents, tmp_path: Path
+) -> None:
+    file, port, health = tmp_path / "hang", free_port(), free_port()
+    server = subprocess.Popen([sys.executable, "-c", HANGS, "--port", str(port), str(file)])
+    agents.running.append(server)
+    agents.start(
+        manager.url, target=f"http://127.0.0.1:{port}", canary_seconds="0.3", hung_after="3",
+        health_port=str(health),
+    )  # fmt: skip
+    until(lambda: manager.state() == "ready")
+    assert _status(health) == 200
+    file.touch()
+    until(lambda: _status(health) == 503)
+    assert server.poll() is None
+    file.unlink()
+    until(lambda: _status(health) == 200)
+
+
+def _status(port: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def test_a_server_that_is_never_ready_ends_it_with_the_reason(

@@ -172,3 +172,16 @@ def test_a_manager_that_is_away_while_its_data_plane_answers_is_waited_for() -> 
     assert not has_drained(Answer(Reply.FAILING), away=0)
     assert not has_drained(Answer(Reply.AWAY), away=2)
     assert has_drained(Answer(Reply.AWAY), away=3)
+
+
+def test_a_server_hangs_when_canary_after_canary_is_late_and_no_token_comes() -> None:
+    assert after(passed(5), late(5), late(5), late(5)).hung == 3
+    assert after(passed(5), late(5), late(5), passed(6)).hung == 0
+    assert after(passed(5), late(5), late(6), late(6)).hung == 1
+    assert after(passed(5), late(5), late(5, resting=True)).hung == 0
+    assert after(passed(5), late(5), BROKEN).hung == 0
+
+
+def test_one_that_counts_no_tokens_or_was_never_ready_is_not_taken_for_hung() -> None:
+    assert after(passed(), late(), late()).hung == 0
+    assert after(late(5), late(5)).hung == 0
