@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tandem import platform, rehearsal, rehearsal_kueue
-from tandem.errors import ExitCode, UserError
+from tandem.errors import ExitCode, Problem, UserError
 from tandem.explain.pods import pod_sets
+from tandem.figures import Figure
 from tandem.policy import KUEUE_PRIORITY, KUEUE_QUEUE
 from tandem.rehearsal import Plan, faults_of, gpus_that_fit, plan_of, requests_of, run_folder
 from tandem.render import kustomize, render_variant
@@ -214,6 +215,20 @@ def test_runs_that_are_let_in_beside_each_other_are_counted(
         for each in rehearsal_kueue.figures_of(admissions, NOON.timestamp() - 0.5)
     }
     assert figures["first apply to the last run admitted"] == second[0] + 0.5
+
+
+def test_what_was_measured_is_told_although_the_runs_would_not_go(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: Plan, figures: list[Figure]) -> None:
+        figures.append(Figure("all runs applied", 7.5))
+        raise UserError(Problem("they would not go", "wait"), ExitCode.FAILURE)
+
+    monkeypatch.setattr(rehearsal, "rehearse", fails)
+    monkeypatch.setattr("sys.argv", ["rehearsal", "--runs", "1", "--nodes", "20", "--pods", "16"])
+    with pytest.raises(UserError, match="would not go"):
+        rehearsal.main()
+    assert "all runs applied" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

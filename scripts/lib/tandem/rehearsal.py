@@ -429,9 +429,11 @@ def _admission(plan: Plan, size: int, applied: float) -> list[Figure]:
     return rehearsal_kueue.figures_of(admissions, applied)
 
 
-def _measure(plan: Plan, texts: Mapping[str, str]) -> list[Figure]:
-    """Apply every run, wait until all pods run, look, and remove them."""
-    admission: list[Figure] = []
+def _measure(plan: Plan, texts: Mapping[str, str], figures: list[Figure]) -> None:
+    """Apply every run, wait until all pods run, look, and remove them.
+
+    What is measured is there before the removal begins, which may fail on a busy machine.
+    """
     api = Api(settings.current(), timeout=60.0)
     before = requests_of(str(api.call("GET", "/metrics", accept="text/plain")))
     started, at = time.monotonic(), time.time()
@@ -449,35 +451,40 @@ def _measure(plan: Plan, texts: Mapping[str, str]) -> list[Figure]:
         if faults := faults_of(pods, plan):
             raise UserError(faults, ExitCode.FAILURE)
         bound, ready = spread_of(pods)
+        admission: list[Figure] = []
         if plan.scheduler == KUEUE:
             size = group_size(load_all(texts[plan.run_ids[0]]))
             admission = _admission(plan, size, at)
+        grown = {name: after[name] - before.get(name, 0.0) for name in after}
+        figures += [
+            Figure("all runs applied", applied),
+            *admission,
+            Figure("first apply to the last pod Running", running),
+            Figure("first pod made to the last bound (whole seconds)", bound),
+            Figure("first pod made to the last Ready (whole seconds)", ready),
+            Figure("requests to the API server meanwhile", sum(grown.values()), unit=""),
+            Figure("of these about pods", grown.get("pods", 0.0), unit=""),
+            Figure("of these leases, nearly all of nodes", grown.get("leases", 0.0), unit=""),
+            *memory,
+        ]
     finally:
         with console.phase(f"remove {plan.runs} runs") as phase, ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda run_id: remove_all(NAMESPACE, run_id), plan.run_ids))
             removed = phase.seconds
-    grown = {name: after[name] - before.get(name, 0.0) for name in after}
-    total = sum(grown.values())
-    return [
-        Figure("all runs applied", applied),
-        *admission,
-        Figure("first apply to the last pod Running", running),
-        Figure("first pod made to the last bound (whole seconds)", bound),
-        Figure("first pod made to the last Ready (whole seconds)", ready),
-        Figure("requests to the API server meanwhile", total, unit=""),
-        Figure("of these about pods", grown.get("pods", 0.0), unit=""),
-        Figure("of these leases, nearly all of nodes", grown.get("leases", 0.0), unit=""),
-        *memory,
-        Figure("all runs removed", removed),
-    ]
+    figures.append(Figure("all runs removed", removed))
 
 
-def rehearse(plan: Plan) -> list[Figure]:
+def rehearse(plan: Plan, figures: list[Figure] | None = None) -> list[Figure]:
     """Rehearse, clean up, and return the figures.
+
+    Args:
+        plan: What is rehearsed.
+        figures: Gets each figure as soon as it is measured: some are there when the rest fails.
 
     Raises:
         UserError: A precondition is not met, or the pods did not all run.
     """
+    figures = [] if figures is None else figures
     os.environ["KUBECONFIG"] = str(KUBECONFIG)
     with console.phase(f"render {plan.runs} runs") as phase:
         texts = render_runs(plan)
@@ -487,12 +494,13 @@ def rehearse(plan: Plan) -> list[Figure]:
         require_cluster()
         _require_free()
         with _platform(plan, was_up=was_up):
-            return [
+            figures += [
                 Figure(f"{plan.runs} runs rendered", rendered),
                 Figure(f"{plan.nodes} simulated nodes made and Ready", seconds),
                 *_memory(Api(settings.current(), timeout=60.0), "before"),
-                *_measure(plan, texts),
             ]
+            _measure(plan, texts, figures)
+    return figures
 
 
 def main() -> int:
@@ -515,7 +523,12 @@ def main() -> int:
         f"{plan.runs} runs of {plan.variant}, {plan.pods} pods each, {plan.workers} of them with"
         f" {plan.gpus} GPUs (as many as {plan.nodes} nodes of {plan.profile} have room for)"
     )
-    report(rehearse(plan), args.output)
+    figures: list[Figure] = []
+    try:
+        rehearse(plan, figures)
+    finally:
+        if figures:
+            report(figures, args.output)
     return ExitCode.OK
 
 
