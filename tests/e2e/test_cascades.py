@@ -29,6 +29,8 @@ LIMIT_SECONDS = 30
 LIMIT_BYTES = 10_000_000_000
 
 VLLM = "vllm.entrypoints.openai.api_server"
+#: A watcher that looks when the pod is gone already knows no more.
+EVICTED = {"head-evicted", "head-lost"}
 HEAD_RESTARTED = {"head-lost", "head-restarted"}
 GONE = {"terminating", "deleted"}
 
@@ -123,11 +125,11 @@ FAULTS = {
         up, lambda run: run.delete(run.refs["gym"]), GONE, "{gym}"
     ),
     "rl-head-evicted": Fault(
-        up, lambda run: run.evict(run.head("rl")), {"head-lost"}, "the head of {rl} is lost",
+        up, lambda run: run.evict(run.head("rl")), EVICTED, "the head of {rl} is lost",
         full=False, victim="rl-head",
     ),
     "gym-head-evicted": Fault(
-        up, lambda run: run.evict(run.head("gym")), {"head-lost"}, "the head of {gym} is lost",
+        up, lambda run: run.evict(run.head("gym")), EVICTED, "the head of {gym} is lost",
         victim="gym-head",
     ),
 }  # fmt: skip

@@ -66,6 +66,7 @@ class Head:
     phase: str = "Running"
     deleting: bool = False
     reason: str = ""
+    taken: str = ""
 
     @property
     def process(self) -> str:
@@ -158,7 +159,14 @@ class Side:
         status = {
             "phase": head.phase,
             "reason": head.reason,
-            "conditions": [{"type": "Ready", "status": str(head.ready(now))}],
+            "conditions": [
+                {"type": "Ready", "status": str(head.ready(now))},
+                *(
+                    [{"type": "TerminationTarget", "status": "True", "message": head.taken}]
+                    if head.taken
+                    else []
+                ),
+            ],
             "containerStatuses": [{"name": "ray-head", "restartCount": head.restarts}],
         }
         spec = {"containers": [{"name": "ray-head"}, {"name": "sidecar"}]}
@@ -241,7 +249,7 @@ class World:
             self.died = Death(what, self.now, within, of, quiet)
 
     def lose_head(self, ref: Ref, *, how: str, comes_back: bool = True) -> None:
-        """Take a head away: `evicted`, `failed`, `deleted`, `restarted` (in place)."""
+        """Take a head away: `evicted`, `preempted`, `failed`, `deleted`, `restarted` (in place)."""
         side = self.sides[ref]
         head = side.head
         assert head is not None
@@ -251,6 +259,8 @@ class World:
             head.ready_at = self.now + POD_START_SECONDS
         elif how == "evicted":
             head.phase, head.reason = "Failed", "Evicted"
+        elif how == "preempted":
+            head.phase, head.taken = "Failed", "Preempted to accommodate another"
         elif how == "failed":
             head.phase = "Failed"
         else:

@@ -107,11 +107,12 @@ class Stage:
 
     def pod(
         self, name: str, *, phase: str = "Running", ready: bool = False, reason: str = "",
-        restarts: int = 0,
+        restarts: int = 0, taken: str = "",
     ) -> None:  # fmt: skip
+        why = [{"type": "TerminationTarget", "status": "True", "message": taken}] if taken else []
         status = {
             "phase": phase, "reason": reason,
-            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "conditions": [{"type": "Ready", "status": str(ready)}, *why],
             "containerStatuses": [{
                 "name": "ray-head", "image": "ray:v1", "imageID": "", "ready": ready,
                 "restartCount": restarts,

@@ -40,6 +40,8 @@ JOBSET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
 _FT_ANNOTATION: Final = "ray.io/ft-enabled"
 #: The operator is about to start the job's cluster, or to start it again.
 _RAYJOB_SETTLING: Final = ("", "Initializing", "Retrying")
+#: Conditions by which whoever ends a pod tells why: evictions of Kubernetes' own, and Kueue's.
+_TARGETED: Final = ("DisruptionTarget", "TerminationTarget")
 
 
 def _conditions(status: Object) -> dict[str, Object]:
@@ -231,8 +233,11 @@ def head_facts(pods: Iterable[Object]) -> HeadFacts | Absent:
         container.get("lastState") or {}
     ).get("terminated")
     waiting: Object = (container.get("state") or {}).get("waiting") or {}
-    ready = _conditions(status).get("Ready")
+    conditions = _conditions(status)
+    ready = conditions.get("Ready")
+    taken = [_words(conditions[name]) for name in _TARGETED if _state(conditions, name)]
     words = [
+        *taken,
         str(status.get("reason") or ""),
         str(status.get("message") or ""),
         str(waiting.get("reason") or ""),
@@ -246,5 +251,6 @@ def head_facts(pods: Iterable[Object]) -> HeadFacts | Absent:
         phase=str(status.get("phase") or "Pending"),
         deleting=bool(metadata.get("deletionTimestamp")),
         ready=(ready or {}).get("status") == "True",
+        taken=bool(taken),
         reason="; ".join(word for word in words if word),
     )

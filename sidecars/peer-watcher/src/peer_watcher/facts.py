@@ -269,7 +269,13 @@ class ObjectFacts:
 
 @dataclass(frozen=True, slots=True)
 class HeadFacts:
-    """What the head pod says of itself."""
+    """What the head pod says of itself.
+
+    Attributes:
+        taken: Whether somebody takes it away and says so in a condition of the pod's: an
+            eviction, a preemption, the loss of its node.
+        reason: All that it says about its end, that included.
+    """
 
     uid: str
     name: str = ""
@@ -277,6 +283,7 @@ class HeadFacts:
     phase: str = "Running"
     deleting: bool = False
     ready: bool = True
+    taken: bool = False
     reason: str = ""
 
 

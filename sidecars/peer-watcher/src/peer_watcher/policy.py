@@ -45,9 +45,11 @@ from peer_watcher.facts import (
 )
 
 #: What ends a run, in the order in which one is named when several hold. The driver's end
-#: comes first: what breaks after it is a consequence.
+#: comes first: what breaks after it is a consequence. So is what programs say of being told to
+#: stop when their pods are taken away.
 CAUSES: Final[dict[str, str]] = {
     "succeeded": "the driver ended well; without a driver, every side that can end did",
+    "head-evicted": "the head pod is taken away: evicted or preempted, as its conditions say",
     "registry-error": "a program of the run wrote `error` into the registry",
     "ended-failed": "a RayJob, JobSet or Job says that it failed",
     "deleted": "an object that was there is gone",
@@ -566,8 +568,12 @@ class _Step:
         elif obj.tolerant and self.on("tolerance"):
             return self._tolerated(ref, member, ready=ready, why=loss or reason, mark=mark)
         elif loss:
-            rule = "head-restarted" if _restarted(head, member.head) else "head-lost"
-            self.found(rule, ref, f"the head of {ref} is lost: {loss}", f"{ref}: {loss}")
+            self.found(
+                _rule_of(head, member.head),
+                ref,
+                f"the head of {ref} is lost: {loss}",
+                f"{ref}: {loss}",
+            )
         elif ready:
             return replace(member, head=member.head or mark)
         elif self.hold("head-not-ready", ref, self.limits.not_ready_seconds):
@@ -742,6 +748,13 @@ def _restarted(head: HeadReading, mark: HeadMark | None) -> bool:
         and not head.deleting
         and head.phase == "Running"
     )
+
+
+def _rule_of(head: HeadReading, mark: HeadMark | None) -> str:
+    """Return the rule by which a head that is lost ends the run."""
+    if isinstance(head, HeadFacts) and head.taken and (mark is None or head.uid == mark.uid):
+        return "head-evicted"
+    return "head-restarted" if _restarted(head, mark) else "head-lost"
 
 
 def _loss(head: HeadReading, mark: HeadMark | None) -> str:

@@ -48,6 +48,21 @@ def test_a_dead_head_ends_both_sides_and_the_driver(stage: Stage, hands: Make) -
     assert all("Evicted" in event["note"] and "[head-lost]" in event["note"] for event in events)
 
 
+def test_a_preempted_head_ends_the_run_with_the_words_of_who_took_it(
+    stage: Stage, hands: Make
+) -> None:
+    heads = stage.run_up()
+    watcher = hands()
+    watcher.until_up(RL, GYM, DRIVER)
+    # As Kueue marks the pods of a group before it deletes them.
+    stage.pod(heads[GYM], phase="Failed", taken="Preempted to accommodate a workload")
+    watcher.until(lambda: not watcher.alive, "torn down")
+    assert stage.gone(RL, GYM, DRIVER)
+    for event in stage.events():
+        assert "Preempted to accommodate a workload" in event["note"]
+        assert "[head-evicted]" in event["note"]
+
+
 def test_the_verdict_stands_before_anything_is_deleted(
     stage: Stage, hands: Make, proxy: FaultProxy
 ) -> None:

@@ -231,6 +231,21 @@ def test_why_a_head_is_lost_is_kept() -> None:
     assert "OOMKilled, exit code 137" in head.reason
 
 
+@pytest.mark.parametrize("kind", ["DisruptionTarget", "TerminationTarget"])
+def test_who_ends_a_head_and_why_is_kept(kind: str) -> None:
+    target = {"type": kind, "reason": "WorkloadEvictedDueToPreempted", "message": "for another"}
+
+    def reason(status: str) -> str:
+        ending = pod("a", "1", conditions=[{**target, "status": status}])
+        head = head_facts([ending])
+        assert isinstance(head, HeadFacts)
+        assert head.taken is (status == "True")
+        return head.reason
+
+    assert reason("True") == "WorkloadEvictedDueToPreempted: for another"
+    assert reason("False") == ""
+
+
 def test_no_head_is_absent() -> None:
     assert head_facts([]) is ABSENT
 

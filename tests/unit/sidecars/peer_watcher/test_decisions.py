@@ -455,6 +455,11 @@ def test_another_object_that_ended_well_says_nothing_of_the_run() -> None:
         (HeadFacts("pod-1", "p", 1), "head-restarted", "head pod p restarted 1 times"),
         (HeadFacts("pod-1", "p", phase="Failed", reason="Evicted"), "head-lost",
          "head pod p is Failed (Evicted)"),
+        (HeadFacts("pod-1", "p", deleting=True, taken=True, reason="Preempted: for another"),
+         "head-evicted", "head pod p is being deleted (Preempted: for another)"),
+        # Another pod in its place: whoever takes that one away has not ended the run.
+        (HeadFacts("pod-2", "p", deleting=True, taken=True), "head-lost",
+         "head pod p took the place of pod-1"),
     ],
 )  # fmt: skip
 def test_how_a_head_was_lost_is_told(head: HeadFacts, rule: str, reason: str) -> None:
@@ -463,6 +468,16 @@ def test_how_a_head_was_lost_is_told(head: HeadFacts, rule: str, reason: str) ->
         rule,
         f"the head of RayCluster/rl is lost: {reason}",
     )
+
+
+def test_what_a_program_says_when_its_pod_is_taken_away_is_no_cause() -> None:
+    by = By(Members(RL, JOBSET, DRIVER, "registry"))
+    by.see({**BOTH, DRIVER: ObjectFacts("d")}, registry=told())
+    taken = HeadFacts("pod-1", "p", deleting=True, taken=True)
+    said = replace(told(), error="told to stop (SIGTERM)", error_runs=frozenset({"u"}))
+    decision = by.see({**BOTH, DRIVER: ObjectFacts("d")}, head=taken, registry=said)
+    assert decision.rule == "head-evicted"
+    assert any("told to stop" in fact for fact in decision.evidence)
 
 
 def test_a_teardown_takes_what_was_met_and_the_registry_and_nothing_else() -> None:

@@ -30,7 +30,7 @@ sides = st.sampled_from(SIDES)
 watchers = st.integers(0, 1)
 moments = st.integers(0, 6)
 OTHERS = ("hang", "delete", "end", "error", "heartbeat")
-LOSSES = ("evicted", "failed", "deleted", "restarted")
+LOSSES = ("evicted", "preempted", "failed", "deleted", "restarted")
 #: Deaths come after this, so that most of them find a run that has lived.
 BEGINNING_ENDS = 1025.0
 

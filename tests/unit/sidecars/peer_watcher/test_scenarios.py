@@ -196,6 +196,14 @@ def a_head_is_lost_that_was_never_seen_but_told_of(run: Run) -> None:
     ended(run, "head-lost", within=2)
 
 
+@scenario("head-evicted")
+def a_head_is_preempted_and_programs_are_told_to_stop(run: Run) -> None:
+    run.world.write_error("the driver was told to stop (SIGTERM)")
+    run.world.lose_head(GYM, how="preempted")
+    ended(run, "head-evicted", within=2)
+    need(holds="to accommodate another" in run.world.verdicts[0].reason, what="no cause")
+
+
 @scenario("head-restarted")
 def rays_container_restarts_in_place(run: Run) -> None:
     run.world.lose_head(RL, how="restarted")
