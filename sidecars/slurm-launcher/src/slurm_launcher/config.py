@@ -203,6 +203,8 @@ class Config(_Model):
     log_dir: AbsolutePath
     #: Whether a lost node ends the job; if not, lost replicas move to spares.
     no_kill: bool = True
+    #: How long a replica does without a sign of the launcher before it ends the job.
+    lease_seconds: Seconds = 60
     slurm: Slurm = Slurm()
     training: Training
     components: tuple[Component, ...] = ()

@@ -61,6 +61,12 @@ def test_one_that_was_well_for_long_begins_to_count_anew() -> None:
     assert ended(now, "a", Why.EXITED, WELL_SECONDS - 1, 3).start is None
 
 
+def test_one_that_cannot_be_started_like_this_is_not_tried_again() -> None:
+    then = ended(pool(), "a", Why.REFUSED, 1, 5)
+    assert then.start is None
+    assert "its log says why" in then.reason
+
+
 def test_without_restarts_one_end_is_the_end() -> None:
     assert ended(pool(), "a", Why.EXITED, 1, 0).start is None
 

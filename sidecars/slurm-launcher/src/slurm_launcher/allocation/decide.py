@@ -18,7 +18,8 @@ class Why(StrEnum):
 
     EXITED = "exited"
     NODE_LOST = "node-lost"
-    NOT_READY_IN_TIME = "not-ready-in-time"
+    #: Its agent says that it cannot be started like this: the next time would end the same way.
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,12 @@ def ended(pool: Pool, name: str, why: Why, lived: float, most_restarts: int) -> 
         if not free:
             return Then(without, None, reason="its node is lost, and no spare is left")
         return Then(_at(without, moved, free[0]), free[0], reason="its node is lost: to a spare")
+    if why is Why.REFUSED:
+        gone = replace(replica, place=None)
+        return Then(
+            replace(pool, replicas={**pool.replicas, name: gone}), None,
+            reason="it cannot be started like this: its log says why",
+        )  # fmt: skip
     count = 1 if lived >= WELL_SECONDS else replica.restarts + 1
     counted = replace(replica, restarts=count)
     if count > most_restarts:

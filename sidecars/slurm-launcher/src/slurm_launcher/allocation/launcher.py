@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,10 +30,10 @@ from tandem_common.processes import exit_code
 
 _LOOK_SECONDS: Final = 0.25
 _PROGRESS_SECONDS: Final = 15.0
-#: How long a task does without a sign of the launcher before it ends the job.
-LEASE_SECONDS: Final = 60.0
 _NODE_FAILURE: Final = ("Node failure on", "node failure")
 _FAILED: Final = 1
+#: Codes of an agent's that another try does not change: called wrongly, cannot be started.
+_REFUSED: Final = frozenset({2, 3})
 
 
 @dataclass(slots=True)
@@ -251,7 +251,9 @@ class Launcher:
                 process.terminate()
         lost = [node for node in nodes if any(f"{w} {node}" in said for w in _NODE_FAILURE)]
         self._record("step_ended", replica=name, code=code, said=said.strip()[-500:])
-        self._ended(pool, name, lost, time.monotonic() - began)
+        why = Why.NODE_LOST if lost else Why.REFUSED if code in _REFUSED else Why.EXITED
+        pool.state = replace(pool.state, lost=pool.state.lost | set(lost))
+        self._ended(pool, name, why, time.monotonic() - began)
 
     async def _said(self, process: asyncio.subprocess.Process) -> str:
         """Return the last of what srun says."""
@@ -260,21 +262,16 @@ class Launcher:
             said = (said + part)[-8192:]
         return said.decode(errors="replace")
 
-    def _ended(self, pool: _Pool, name: str, lost: Sequence[str], lived: float) -> None:
+    def _ended(self, pool: _Pool, name: str, why: Why, lived: float) -> None:
         if self._ending:
             return
-        state = pool.state
-        pool.state = decide.Pool(state.replicas, state.nodes, state.lost | set(lost))
-        then = decide.ended(
-            pool.state, name, Why.NODE_LOST if lost else Why.EXITED, lived,
-            pool.config.max_restarts,
-        )  # fmt: skip
+        then = decide.ended(pool.state, name, why, lived, pool.config.max_restarts)
         pool.state = then.pool
         self._record("replica_ended", replica=name, then=then.reason)
         if then.start is not None:
             self._start_replica(pool, name, then.wait)
-        elif why := decide.hopeless(pool.state, pool.min_ready):
-            self._fail(f"pool {pool.config.name}: {why}")
+        elif reason := decide.hopeless(pool.state, pool.min_ready):
+            self._fail(f"pool {pool.config.name}: {reason}; {name}: {then.reason}")
 
     def _task(
         self, pool: _Pool, name: str, nodes: Sequence[str], port: int, place: Place
@@ -289,7 +286,8 @@ class Launcher:
         return [
             sys.executable, "-m", "slurm_launcher", "task", "--launcher",
             f"{self._allocation.batch_host}:{self._lease_port}", "--replica", name,
-            "--lease-seconds", str(LEASE_SECONDS), "--job", self._allocation.job, "--", *agent,
+            "--lease-seconds", str(self._config.lease_seconds), "--job", self._allocation.job,
+            "--", *agent,
         ]  # fmt: skip
 
     # Readiness, training, end.
