@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.cascades import APART, SHAPES, Cascade, Ending, Object, cascade
+from support.cascades import APART, SHAPES, Cascade, Ending, Object, cascade, report
 from support.cli import runs_program
 from tandem.run.shapes import ROLE_LABEL
 from tandem_trainer.metrics import LINE_PREFIX
@@ -133,15 +133,6 @@ FAULTS = {
         victim="gym-head",
     ),
 }  # fmt: skip
-
-
-def report(capsys: pytest.CaptureFixture[str], name: str, ending: Ending) -> None:
-    with capsys.disabled():
-        first = ending.reasons.partition("\n")[0]
-        rules = ", ".join(sorted(ending.rules))
-        when = f"verdict {ending.decided:.1f} s, gone {ending.seconds:.1f} s"
-        print(f"\n{name}: {rules}: {when}, driver {ending.driver}: {first}")
-        print(", ".join(f"{pod} {seconds:.1f} s" for pod, seconds in ending.pods.items()))
 
 
 def cases() -> Iterator[Any]:

@@ -18,12 +18,18 @@ from typing import Any
 import pytest
 
 from peer_watcher.convert import RUN_ID_LABEL
+from support.cascades import cascade, report
 from support.cli import runs_program
 from support.on_cluster import items, until
+from support.run_state import left_of
 from tandem import rehearsal
 from tandem.platform import kueue_gpus, remove_kueue, sync
 from tandem.policy import KUEUE_COUNT, KUEUE_GROUP, KUEUE_PRIORITY, KUEUE_QUEUE, KUEUE_RETRIABLE
+from tandem.rehearsal_kueue import WORKLOADS
+from tandem.run.identity import Placing
 from tandem.run.kube import kubectl
+from tandem.run.queueing import KUEUE
+from tandem.run.shapes import ROLE_LABEL
 from tandem_host import kwok
 
 pytestmark = pytest.mark.cluster
@@ -39,11 +45,11 @@ STILL_SECONDS = 5.0
 Object = dict[str, Any]
 
 
-def template(gpus: int) -> Object:
-    """A pod that is Ready within a second, and ends at once when it is told to."""
+def template(gpus: int, code: int = 0) -> Object:
+    """A pod that is Ready within a second, and ends at once, with a code, when it is told to."""
     server = (
         "import signal, sys, http.server as h\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))\n"
         "h.HTTPServer(('', 8000), h.BaseHTTPRequestHandler).serve_forever()"
     )
     probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
@@ -310,6 +316,48 @@ def test_two_rayclusters_and_their_driver_are_one_gang(queued: Queued) -> None:
     until(lambda: running(high), "high-prio takes its quota back")
     # What KubeRay makes anew of it waits at the gate again.
     assert bound(gang) == [], "a part of the preempted gang holds on"
+
+
+def stubbed(obj: Object) -> Object:
+    """Small servers in place of Ray and the driver; the watchers stay what they are."""
+    if obj["kind"] == "RayCluster":
+        obj["metadata"].setdefault("annotations", {})["ray.io/overwrite-container-cmd"] = "true"
+        # KubeRay has a worker wait for Ray in its head.
+        obj["spec"].pop("workerGroupSpecs", None)
+    elif (obj["kind"], obj["metadata"]["labels"].get(ROLE_LABEL)) != ("Job", "driver"):
+        return obj
+    for pod in templates_of(obj["spec"]):
+        # It fails when it is told to stop, as the driver does.
+        server = {**template(2, 143)["spec"], "initContainers": []}
+        server["containers"][0]["name"] = pod["spec"]["containers"][0]["name"]
+        pod["spec"].update(server)
+        pod["metadata"]["annotations"][KUEUE_COUNT] = "3"
+    return obj
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("change", [stubbed, None], ids=["stub", "real"])
+def test_a_preempted_run_over_two_rayclusters_is_ended_whole_by_its_watchers(
+    change: Callable[[Object], Object] | None, queued: Queued, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cascade("disagg-rayclusters") as run:
+        run.start(change, Placing(KUEUE, LOW))
+        run.await_up()
+        made: list[str] = []
+        # All of the quota, so that every pod of the run has to go.
+        ending = run.ending_after(lambda: made.append(queued.make(jobset(GPUS), HIGH)))
+        report(capsys, "preempted", ending)
+        until(lambda: running(made[0]), "high-prio takes its quota back")
+        assert "head-evicted" in ending.rules <= {"head-evicted", "ended-failed"}, run.story()
+        assert {verdict["outcome"] for verdict in ending.verdicts} == {"failed"}
+        assert "Preempted to accommodate a workload" in ending.reasons
+        assert ending.driver, f"the driver's exit code is {ending.driver}"
+        # Nothing of it queues again: neither pods that KubeRay made anew, nor their group.
+        left = left_of(NAMESPACE, run.run_id)
+        assert [each for each in left if each.startswith(("raycluster", "configmap"))] == []
+        assert run.run_id not in [w["metadata"]["name"] for w in items(WORKLOADS, "-n", NAMESPACE)]
+        queued.remove(made[0])
+        never(lambda: bool(run.running()), "a preempted run came back")
 
 
 @pytest.mark.full

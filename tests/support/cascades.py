@@ -29,7 +29,13 @@ from peer_watcher.facts import record_from_json
 from support import on_cluster
 from tandem.errors import UserError
 from tandem.render import kustomize
-from tandem.run.identity import drop_overlay, forget, write_overlay
+from tandem.run.identity import (
+    AS_THE_VARIANT_SAYS,
+    Placing,
+    drop_overlay,
+    forget,
+    write_overlay,
+)
 from tandem.run.kube import get, kubeconfig, kubectl
 from tandem.run.remove import remove_all
 from tandem.run.shapes import ROLE_LABEL
@@ -173,17 +179,25 @@ class Cascade:
 
     # -- start and end -------------------------------------------------------------------
 
-    def start(self, change: Callable[[Object], Object | None] | None = None) -> None:
+    def start(
+        self,
+        change: Callable[[Object], Object | None] | None = None,
+        placing: Placing = AS_THE_VARIANT_SAYS,
+    ) -> None:
         """Start the run as a person does, or with changed objects; those made None are left out."""
         self.started = time.monotonic()
         if change is None:
-            start(self.variant, self.run_id)
+            start(self.variant, self.run_id, placing)
         else:
-            self.apply(change)
+            self.apply(change, placing)
 
-    def apply(self, change: Callable[[Object], Object | None]) -> None:
+    def apply(
+        self,
+        change: Callable[[Object], Object | None],
+        placing: Placing = AS_THE_VARIANT_SAYS,
+    ) -> None:
         """Apply the run's objects as they are made by `change`."""
-        folder = write_overlay(self.variant, self.run_id)
+        folder = write_overlay(self.variant, self.run_id, placing)
         rendered = kustomize(folder)
         drop_overlay(folder)
         objects = [made for obj in rendered if (made := change(obj))]
@@ -407,6 +421,16 @@ _OVER = ("Succeeded", "Failed")
 def _seconds(moment: str) -> float:
     """Return a time of the API server's as `time.time` counts."""
     return datetime.fromisoformat(moment).timestamp()
+
+
+def report(capsys: pytest.CaptureFixture[str], name: str, ending: Ending) -> None:
+    """Print when and why a run ended, whatever pytest does with the output."""
+    with capsys.disabled():
+        first = ending.reasons.partition("\n")[0]
+        rules = ", ".join(sorted(ending.rules))
+        when = f"verdict {ending.decided:.1f} s, gone {ending.seconds:.1f} s"
+        print(f"\n{name}: {rules}: {when}, driver {ending.driver}: {first}")
+        print(", ".join(f"{pod} {seconds:.1f} s" for pod, seconds in ending.pods.items()))
 
 
 @contextmanager
