@@ -30,7 +30,9 @@ VARIANT = "disagg-rayclusters"
 BEARERS = {
     "disagg-rayclusters": ("job.batch/driver-{}",),
     "disagg-jobset": ("jobset.jobset.x-k8s.io/run-{}", "job.batch/run-{}-driver-0"),
+    "disagg-rayclusters-judge": ("job.batch/driver-{}",),
 }
+JUDGED = "disagg-rayclusters-judge"
 NAMESPACE = "tandem"
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -72,6 +74,8 @@ def test_it_trains_with_gym_and_leaves_nothing_but_its_verdict(run_id: str, vari
     # The roles' words are kept, though all pods are gone.
     kept = {path.name.partition(".")[0] for path in (folder / "logs").glob(f"*{run_id}*.log")}
     assert {"rl", "gym", "driver", "watcher"} <= kept
+    # Gym began when it knew its judge.
+    assert ("pool" in kept) == (variant == JUDGED)
     assert "first step" in summary["marks_seconds"]
 
     # All that is left bears the verdict, with the driver's pod, which has ended.

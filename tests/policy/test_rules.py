@@ -40,3 +40,23 @@ def test_no_variant_breaks_a_rule(variant: str, cluster: Cluster) -> None:
     objects = render_variant(variant)
     assert sum(len(pods_of(obj)) for obj in objects) >= 2, "rules need something to look at"
     assert [str(fault) for fault in faults_of(objects, cluster)] == []
+
+
+def test_a_deployment_that_would_count_other_runs_pods_is_refused(cluster: Cluster) -> None:
+    objects = render_variant("disagg-rayclusters-judge")
+    [balancer] = [obj for obj in objects if obj["metadata"]["name"] == "judge-balancer"
+                  and obj["kind"] == "Deployment"]  # fmt: skip
+    del balancer["spec"]["selector"]["matchLabels"]["tandem.dev/run-id"]
+    [fault] = faults_of(objects, cluster)
+    assert (fault.rule, fault.where) == ("run-id", "Deployment/judge-balancer")
+    assert "selector" in fault.what
+
+
+def test_replicas_of_a_deployment_are_counted_in_its_gang(cluster: Cluster) -> None:
+    objects = render_variant("prod-disagg-rayclusters-judge")
+    [replicas] = [obj for obj in objects if obj["metadata"]["name"] == "judge-replicas"
+                  and obj["kind"] == "Deployment"]  # fmt: skip
+    replicas["spec"]["replicas"] = 3
+    [fault] = faults_of(objects, cluster)
+    assert fault.rule == "one-gang"
+    assert "judge: minMember is 2, and there are 3" in fault.what
