@@ -117,8 +117,7 @@ class Agent:
 
     @property
     def _hung(self) -> bool:
-        limit = self._settings.hung_after
-        return limit > 0 and self._fitness.hung >= limit
+        return decide.stuck(self._fitness, self._settings.hung_after)
 
     async def run(self) -> int:
         """Live until the server ends, or somebody asks for the end; return the exit code.
@@ -216,7 +215,7 @@ class Agent:
             self._changed(before)
             if self._hung and self._child is not None:
                 # Its clients wait for ever; killed, they are served by another replica.
-                self._log.error("server_hung", looks=self._fitness.hung)
+                self._log.error("server_hung", reason=self._fitness.reason)
                 self._child.send(signal.SIGKILL)
             if not began and not self._fitness.ready:
                 if deadline.passed:

@@ -74,6 +74,8 @@ class Fitness:
     restarts: int = 0
     #: Looks in a row at which it answered, and generated nothing although it was to.
     hung: int = 0
+    #: Looks in a row at which something listened, and /health failed or did not answer.
+    failing: int = 0
     #: Nothing listened at the last look.
     refused: bool = False
     reason: str = "not looked at yet"
@@ -95,6 +97,7 @@ def judge(known: Fitness, sample: Sample, limits: Limits) -> Fitness:
         restarts=known.restarts + restarted,
         refused=sample.refused,
         hung=0,
+        failing=0,
     )
     if restarted:
         # It has forgotten its weights and its cache: it begins as a new one.
@@ -120,7 +123,19 @@ def judge(known: Fitness, sample: Sample, limits: Limits) -> Fitness:
     return replace(
         now, ready=now.ready and bad < limits.fail_after, bad=bad, good=0, reason=sample.reason,
         hung=known.hung + 1 if late else 0,
+        failing=known.failing + 1 if now.was_ready and not sample.healthy else 0,
     )  # fmt: skip
+
+
+def stuck(known: Fitness, hung_after: int) -> bool:
+    """Return whether a server will not come back by itself.
+
+    Args:
+        known: What is thought of it.
+        hung_after: Looks in a row without a token; a failing /health, which a burst can hold up
+            without anything to tell it by, takes three times as many. 0: never.
+    """
+    return hung_after > 0 and (known.hung >= hung_after or known.failing >= 3 * hung_after)
 
 
 def first_epoch(milliseconds: int, restarts: int = 0) -> int:

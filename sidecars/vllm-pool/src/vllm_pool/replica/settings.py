@@ -96,7 +96,7 @@ class ReplicaSettings(Settings):
         "Good looks in a row after which it is ready again.", default=2
     )
     hung_after: Annotated[int, Field(ge=0)] = setting(
-        "Late canaries in a row, without any token, after which a hung server is killed; 0: never.",
+        "Late canaries in a row without any token, after which the server is killed; 0: never.",
         default=4,
     )
     request_seconds: PositiveSeconds = setting("How long a manager may take.", default=5.0)

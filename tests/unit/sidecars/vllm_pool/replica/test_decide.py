@@ -17,6 +17,7 @@ from vllm_pool.replica.decide import (
     judge,
     port_of,
     settle,
+    stuck,
 )
 
 LIMITS = Limits(fail_after=2, pass_after=2)
@@ -180,6 +181,19 @@ def test_a_server_hangs_when_canary_after_canary_is_late_and_no_token_comes() ->
     assert after(passed(5), late(5), late(6), late(6)).hung == 1
     assert after(passed(5), late(5), late(5, resting=True)).hung == 0
     assert after(passed(5), late(5), BROKEN).hung == 0
+
+
+def test_a_server_that_is_stuck_by_its_tokens_or_by_its_health() -> None:
+    silent = Sample(reason="/health: no answer")
+    assert not stuck(after(passed(5), late(5), late(5)), 3)
+    assert stuck(after(passed(5), late(5), late(5), late(5)), 3)
+    assert not stuck(after(passed(5), *[silent] * 8), 3)
+    assert stuck(after(passed(5), *[silent] * 9), 3)
+    assert not stuck(after(passed(5), *[silent] * 9, passed(6)), 3)
+    # One that nobody listens for, or that was never ready, is somebody else's business.
+    assert not stuck(after(passed(5), *[GONE] * 99), 3)
+    assert not stuck(after(*[silent] * 99), 3)
+    assert not stuck(after(passed(5), *[late(5)] * 99), 0)
 
 
 def test_one_that_counts_no_tokens_or_was_never_ready_is_not_taken_for_hung() -> None:
