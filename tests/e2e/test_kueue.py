@@ -354,7 +354,7 @@ def test_a_preempted_run_over_two_rayclusters_is_ended_whole_by_its_watchers(
         assert ending.driver, f"the driver's exit code is {ending.driver}"
         # Nothing of it queues again: neither pods that KubeRay made anew, nor their group.
         left = left_of(NAMESPACE, run.run_id)
-        assert [each for each in left if each.startswith(("raycluster", "configmap"))] == []
+        assert [each for each in left if each.startswith("raycluster")] == []
         assert run.run_id not in [w["metadata"]["name"] for w in items(WORKLOADS, "-n", NAMESPACE)]
         queued.remove(made[0])
         never(lambda: bool(run.running()), "a preempted run came back")
