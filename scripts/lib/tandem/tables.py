@@ -48,7 +48,8 @@ def settings_of(readme: Path) -> dict[str, type[Settings]]:
         found |= {
             name: each
             for name, each in vars(loaded).items()
-            if isinstance(each, type) and issubclass(each, Settings) and each is not Settings
+            # A base without a field has nothing to tell.
+            if isinstance(each, type) and issubclass(each, Settings) and each.model_fields
         }
     return found
 
