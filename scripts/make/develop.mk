@@ -42,6 +42,10 @@ e2e: tools bundle images ## tests on the real one-node cluster
 check-kai: tools bundle ## gangs, reclaim and topology on a real KAI, where the bundle holds it
 	@scripts/test kai $(PYTEST)
 
+.PHONY: check-slurm
+check-slurm: system .venv/.ready ## tests on a real Slurm, its nodes in namespaces of this machine
+	@scripts/test slurm $(PYTEST)
+
 .PHONY: check
 check: system .venv/.ready ## everything that CI runs
 	@scripts/check

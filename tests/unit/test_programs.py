@@ -218,7 +218,7 @@ def test_a_check_ends_with_the_reasons_of_what_failed_and_runs_the_rest(bare: Pa
         "echo noise; case $* in *tests/integration*)"
         ' echo "FAILED t.py::test_a - late"; exit 1 ;; *) echo passed ;; esac',
     )
-    for suite in ("unit", "integration", "e2e"):
+    for suite in ("unit", "integration", "slurm", "e2e"):
         (bare / "tests" / suite).mkdir(parents=True)
         (bare / "tests" / suite / "test_it.py").touch()
 
