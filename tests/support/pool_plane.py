@@ -24,15 +24,34 @@ from vllm_pool.dataplane.config import Backend, PlaneSettings
 
 #: What anything that should be there in a moment may take.
 SOON = 20.0
+#: What the harness itself may take, also where a test has little patience.
+_SETUP = 20.0
 
 
-def until(holds: Callable[[], Any], what: str, seconds: float = SOON) -> None:
-    """Wait until something holds; fail with its name when it does not."""
-    deadline = Deadline(seconds)
+class HarnessError(Exception):
+    """Something that a test stands on has failed, and not what it tests."""
+
+
+def until(holds: Callable[[], Any], what: str, seconds: float | None = None) -> None:
+    """Wait until something holds, as a rule `SOON`; fail with its name when it does not."""
+    patience = SOON if seconds is None else seconds
+    deadline = Deadline(patience)
     while not holds():
         if deadline.passed:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
+            raise AssertionError(f"not within {patience:g} s: {what}")
         time.sleep(0.01)
+
+
+def _given(holds: Callable[[], Any], what: str) -> None:
+    """Wait for what a test takes for granted.
+
+    Raises:
+        HarnessError: it does not come.
+    """
+    try:
+        until(holds, what, _SETUP)
+    except AssertionError as error:
+        raise HarnessError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -210,8 +229,11 @@ class Reply:
 
     @property
     def id(self) -> str:
-        """The name of the replica that has answered."""
-        return str(json.loads(self.body)["id"])
+        """The name of the replica that has answered; it fails when none has."""
+        try:
+            return str(json.loads(self.body)["id"])
+        except (ValueError, LookupError, TypeError):
+            raise AssertionError(f"no replica has answered: {self}") from None
 
 
 @dataclass
@@ -231,7 +253,10 @@ class Plane:
 
     def wait(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something of the replicas' to its end."""
-        asyncio.run_coroutine_threadsafe(work, self.loop).result(SOON)
+        try:
+            asyncio.run_coroutine_threadsafe(work, self.loop).result(_SETUP)
+        except TimeoutError as error:
+            raise HarnessError("the replicas' loop is stuck") from error
 
     def replica(self, name: str, answer: Answer = friendly, port: int = 0) -> Replica:
         """Start a replica; it is no member yet."""
@@ -253,19 +278,23 @@ class Plane:
         """Tell Envoy its members and wait until it has read them."""
         wanted = [one.backend() if isinstance(one, Replica) else one for one in backends]
         files.write_endpoints(self.run_dir, wanted)
-        names = {backend.id: backend for backend in wanted}
+        # What was written decides, and not what should have been: of a balancer that writes
+        # something wrong, the tests have to tell.
+        (written,) = _resources(self.run_dir / config.ENDPOINTS_FILE)
+        names = {
+            _told(one["endpoint"], one["health_status"])
+            for group in written["endpoints"]
+            for one in group["lb_endpoints"]
+        }
 
         def known() -> bool:
-            seen = self._hosts()
             return all(
-                {(host["hostname"], _port(host), _drains(host)) for host in hosts}
-                == {(b.id, b.port, b.draining) for b in names.values()}
-                for hosts in seen
+                {_told(host, _health(host)) for host in hosts} == names for hosts in self._hosts()
             )
 
-        until(known, f"Envoy knows {sorted(names)}")
-        tries = self.settings.retries_for(sum(not backend.draining for backend in wanted))
-        until(lambda: self._retries() == tries, "Envoy knows how often to try")
+        _given(known, f"Envoy knows {sorted(names)}")
+        versions = self._versions_of_routes()
+        _given(lambda: self._routes() in versions, f"Envoy has the routes {versions}")
 
     def pool(self, count: int) -> list[Replica]:
         """Start so many replicas and make them the members."""
@@ -281,17 +310,29 @@ class Plane:
             if cluster["name"] in (config.KEYED, config.UNKEYED)
         ]
 
-    def _retries(self) -> int:
+    def _versions_of_routes(self) -> set[str]:
+        """Return the versions of all routes that are as those which count now.
+
+        Envoy keeps what it has, its version too, when another one says the same.
+        """
+        files = [json.loads(path.read_bytes()) for path in self.run_dir.glob("routes*.json")]
+        chosen = json.loads((self.run_dir / config.ROUTES_FILE).read_bytes())
+        return {
+            each["version_info"] for each in files if each["resources"] == chosen["resources"]
+        }  # fmt: skip
+
+    def _routes(self) -> str:
+        """Return the version of the routes that Envoy has."""
         for line in self.admin("/config_dump?resource=dynamic_route_configs").splitlines():
             name, _, value = line.partition(":")
             if "version_info" in name:
-                return int(value.strip(' ",').removeprefix("retries-"))
-        return -1
+                return value.strip(' ",')
+        return ""
 
     def admin(self, path: str, method: str = "GET") -> str:
         """Ask Envoy's admin interface."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(SOON)
+            connection.settimeout(_SETUP)
             connection.connect(str(self.run_dir / config.ADMIN_SOCKET))
             connection.sendall(
                 f"{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n".encode()
@@ -324,14 +365,14 @@ class Plane:
                 process.command(self.run_dir, self.settings),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
-        until(self._serves, "Envoy serves")
+        _given(self._serves, "Envoy serves")
         listeners = json.loads(self.admin("/listeners?format=json"))["listener_statuses"]
         self.port = listeners[0]["local_address"]["socket_address"]["port_value"]
 
     def _serves(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise AssertionError((self.run_dir / "envoy.log").read_text())
+            raise HarnessError((self.run_dir / "envoy.log").read_text())
         try:
             return self.admin("/ready").strip() == "LIVE"
         except OSError:
@@ -355,7 +396,7 @@ class Plane:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:  # fmt: skip
         """Ask the pool on a new connection."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3 * SOON)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -393,12 +434,20 @@ class Plane:
             self.wait(replica.close())
 
 
-def _port(host: Mapping[str, Any]) -> int:
-    return int(host["address"]["socket_address"]["port_value"])
+def _resources(path: Path) -> list[dict[str, Any]]:
+    """Return what a file of Envoy's holds."""
+    found: list[dict[str, Any]] = json.loads(path.read_bytes())["resources"]
+    return found
 
 
-def _drains(host: Mapping[str, Any]) -> bool:
-    return bool(host["health_status"].get("eds_health_status") == "DRAINING")
+def _told(host: Mapping[str, Any], health: str) -> tuple[str, int, bool]:
+    """Return what Envoy was told of a member: its name, its port and whether it drains."""
+    port = int(host["address"]["socket_address"]["port_value"])
+    return str(host["hostname"]), port, health == "DRAINING"
+
+
+def _health(host: Mapping[str, Any]) -> str:
+    return str(host["health_status"].get("eds_health_status"))
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -439,7 +488,7 @@ def replicas_loop() -> Iterator[asyncio.AbstractEventLoop]:
     try:
         yield loop
     finally:
-        asyncio.run_coroutine_threadsafe(end(), loop).result(SOON)
+        asyncio.run_coroutine_threadsafe(end(), loop).result(_SETUP)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

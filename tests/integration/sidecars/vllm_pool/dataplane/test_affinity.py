@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support import pool_faults as faults
+from support.pool_behaviours import behaviour
 from support.pool_plane import Exchange, Plane, Replica, friendly, until
 
 SYSTEM = {"role": "system", "content": 'You judge "answers" [strictly], {never} kindly.\n'}
@@ -26,6 +28,7 @@ def conversation(number: int, turns: int) -> list[dict[str, Any]]:
     return messages
 
 
+@behaviour("a session stays", broken_by=faults.forgets_sessions)
 def test_a_session_stays_whatever_it_asks(plane: Plane) -> None:
     plane.pool(4)
     for session in range(12):
@@ -35,6 +38,7 @@ def test_a_session_stays_whatever_it_asks(plane: Plane) -> None:
         assert len(went) == 1
 
 
+@behaviour("sessions spread", broken_by=faults.puts_all_on_one)
 def test_sessions_spread(plane: Plane) -> None:
     plane.pool(4)
     went = Counter(
@@ -44,6 +48,7 @@ def test_sessions_spread(plane: Plane) -> None:
     assert min(went.values()) >= 20
 
 
+@behaviour("a growing conversation stays", broken_by=faults.keys_the_whole_conversation)
 @pytest.mark.parametrize("indent", [None, 2], ids=["one line", "indented"])
 @pytest.mark.parametrize("order", ["role first", "content first"])
 def test_a_growing_conversation_stays(plane: Plane, indent: int | None, order: str) -> None:
@@ -59,6 +64,7 @@ def test_a_growing_conversation_stays(plane: Plane, indent: int | None, order: s
         assert len(went) == 1, number
 
 
+@behaviour("a conversation of parts stays", broken_by=faults.keys_the_whole_conversation)
 def test_a_growing_conversation_of_parts_stays(plane: Plane) -> None:
     plane.pool(4)
     for number in range(12):
@@ -70,6 +76,7 @@ def test_a_growing_conversation_of_parts_stays(plane: Plane) -> None:
         assert plane.chat([opening]).id == plane.chat(grown, seed=3).id
 
 
+@behaviour("a quoted assistant ends no key", broken_by=faults.keys_up_to_the_word)
 def test_the_assistant_that_is_only_spoken_of_ends_no_key(plane: Plane) -> None:
     plane.pool(4)
     quoted = [
@@ -79,6 +86,7 @@ def test_the_assistant_that_is_only_spoken_of_ends_no_key(plane: Plane) -> None:
     assert len(set(quoted)) == 4
 
 
+@behaviour("a seed does not matter", broken_by=faults.keys_the_whole_body)
 def test_fields_beside_the_messages_do_not_matter(plane: Plane) -> None:
     plane.pool(4)
     for number in range(12):
@@ -87,6 +95,8 @@ def test_fields_beside_the_messages_do_not_matter(plane: Plane) -> None:
         assert len(went) == 1
 
 
+@behaviour("distinct prompts spread", broken_by=faults.keys_the_first_bytes)
+@behaviour("distinct prompts of 2 kB spread", broken_by=faults.keys_the_first_bytes, size=2_000)
 @pytest.mark.parametrize("size", [20, 2_000, 6_000])
 def test_distinct_prompts_spread(plane: Plane, size: int) -> None:
     plane.pool(4)
@@ -98,6 +108,7 @@ def test_distinct_prompts_spread(plane: Plane, size: int) -> None:
     assert min(went.values()) >= 8
 
 
+@behaviour("a key has 8 KiB at most", broken_by=faults.keys_without_end)
 def test_long_conversations_keep_to_their_first_8_kib(plane: Plane) -> None:
     plane.pool(4)
     for number in range(8):
@@ -107,6 +118,7 @@ def test_long_conversations_keep_to_their_first_8_kib(plane: Plane) -> None:
         assert len(went) == 1
 
 
+@behaviour("a prompt is a key", broken_by=faults.keys_no_prompt)
 @pytest.mark.parametrize("prompt", ["text {}", ["text {}", "more"], [1, 2, "{}"]], ids=type)
 def test_a_prompt_is_the_key_of_a_completion(plane: Plane, prompt: Any) -> None:
     plane.pool(4)
@@ -128,6 +140,7 @@ def test_a_prompt_is_the_key_of_a_completion(plane: Plane, prompt: Any) -> None:
     assert len(everywhere) == 4
 
 
+@behaviour("who moves keeps its keys", broken_by=faults.places_by_address)
 def test_a_replica_on_another_address_keeps_its_keys(plane: Plane) -> None:
     replicas = plane.pool(4)
     before = [plane.chat(conversation(n, 0)).id for n in range(40)]
@@ -137,6 +150,7 @@ def test_a_replica_on_another_address_keeps_its_keys(plane: Plane) -> None:
     assert moved.asked
 
 
+@behaviour("a new replica takes its share only", broken_by=faults.shares_by_chance)
 def test_a_new_replica_takes_its_share_and_moves_few_others(plane: Plane) -> None:
     replicas = plane.pool(3)
     before = [plane.chat(conversation(n, 0)).id for n in range(200)]
@@ -148,6 +162,7 @@ def test_a_new_replica_takes_its_share_and_moves_few_others(plane: Plane) -> Non
     assert elsewhere <= 10
 
 
+@behaviour("two balancers agree", broken_by=faults.places_at_random)
 def test_two_balancers_agree(plane: Plane, make_plane: Any) -> None:
     replicas = plane.pool(4)
     other = make_plane()
@@ -156,6 +171,7 @@ def test_two_balancers_agree(plane: Plane, make_plane: Any) -> None:
         assert plane.chat(conversation(number, 0)).id == other.chat(conversation(number, 1)).id
 
 
+@behaviour("a hot prompt spills", broken_by=faults.never_spills)
 def test_a_hot_prompt_spills(plane: Plane) -> None:
     replicas = plane.pool(3)
     release = asyncio.Event()
@@ -180,6 +196,7 @@ def test_a_hot_prompt_spills(plane: Plane) -> None:
     assert max(held) <= 36
 
 
+@behaviour("who has no key goes where least is under way", broken_by=faults.takes_turns)
 def test_requests_without_a_key_go_where_least_is_under_way(plane: Plane) -> None:
     replicas = plane.pool(3)
     release = asyncio.Event()
@@ -192,13 +209,16 @@ def test_requests_without_a_key_go_where_least_is_under_way(plane: Plane) -> Non
     with ThreadPoolExecutor(4) as clients:
         for number in range(40):
             clients.submit(plane.ask, "POST", "/v1/embeddings", f'{{"input": "{number}"}}'.encode())
-        until(lambda: sum(len(r.asked) for r in replicas) >= 40, "all but the slow are answered")
-        asked = [len(replica.asked) for replica in replicas]
-        plane.loop.call_soon_threadsafe(release.set)
+        try:
+            until(lambda: sum(len(r.asked) for r in replicas) >= 40, "all but the slow answer")
+            asked = [len(replica.asked) for replica in replicas]
+        finally:
+            plane.loop.call_soon_threadsafe(release.set)
     assert asked[0] <= 4
     assert min(asked[1:]) >= 10
 
 
+@behaviour("a key is not passed on", broken_by=faults.shows_its_key)
 def test_the_key_is_neither_forged_nor_passed_on(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     plane.chat(conversation(1, 0), {"x-session-id": "mine"})

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from support import pool_faults as faults
+from support.pool_behaviours import behaviour
 from support.pool_plane import Exchange, Plane, Replica, friendly, read_all, read_until, until
 from vllm_pool.dataplane import config, files, stats
 from vllm_pool.dataplane.config import Backend
@@ -41,6 +43,15 @@ class Held:
         self.plane.loop.call_soon_threadsafe(self.go.set)
 
 
+@behaviour(
+    "who drains gets nothing new",
+    broken_by=faults.ignores_drains,
+)
+@behaviour(
+    "who is removed gets nothing new",
+    broken_by=faults.never_forgets,
+    how="removed",
+)
 @pytest.mark.parametrize("how", ["drained", "removed"])
 def test_who_leaves_finishes_what_it_has_and_gets_nothing_new(plane: Plane, how: str) -> None:
     leaving, staying = plane.pool(2)
@@ -79,6 +90,7 @@ def _session_of(plane: Plane, wanted: Replica, other: Replica) -> str:
     raise AssertionError("no session belongs to it")
 
 
+@behaviour("nothing fails while members change", broken_by=faults.empties_at_changes)
 def test_nothing_fails_while_members_come_and_go(plane: Plane) -> None:
     replicas = plane.pool(3)
     stop = threading.Event()
@@ -116,6 +128,7 @@ def test_nothing_fails_while_members_come_and_go(plane: Plane) -> None:
     assert statuses.total() > 100
 
 
+@behaviour("a killed replica fails nobody", broken_by=faults.never_asks_another)
 def test_a_killed_replica_fails_nobody(plane: Plane) -> None:
     replicas = plane.pool(3)
 
@@ -128,6 +141,7 @@ def test_a_killed_replica_fails_nobody(plane: Plane) -> None:
         assert Counter(clients.map(ask, range(400))) == {200: 400}
 
 
+@behaviour("a new member acts within half a second", broken_by=faults.tells_late)
 def test_a_file_that_changes_acts_within_half_a_second(plane: Plane) -> None:
     old = plane.pool(1)
     new = plane.replica("new")
@@ -142,6 +156,7 @@ def test_a_file_that_changes_acts_within_half_a_second(plane: Plane) -> None:
     assert sorted(took)[len(took) // 2] < 0.5
 
 
+@behaviour("weights are shares", broken_by=faults.ignores_weights)
 def test_weights_are_shares(plane: Plane) -> None:
     heavy, light = plane.replica("heavy"), plane.replica("light")
     plane.members([heavy, light.backend(weight=10)])
@@ -150,14 +165,19 @@ def test_weights_are_shares(plane: Plane) -> None:
     assert 5 <= went["light"] <= 80
 
 
+@behaviour("members outlive Envoy", broken_by=faults.forgets_at_restarts)
 def test_an_envoy_that_is_started_again_has_its_members(plane: Plane) -> None:
     plane.pool(2)
     plane.stop()
     plane.start()
     assert {plane.ask("GET", "/").status for _ in range(10)} == {200}
-    assert plane._retries() == 1
+    assert plane._routes() == "retries-1"
 
 
+@behaviour(
+    "a manager that is away is waited for",
+    broken_by=faults.waits_for_no_manager,
+)  # fmt: skip
 def test_a_manager_that_is_away_for_a_moment_is_waited_for(plane: Plane) -> None:
     with ThreadPoolExecutor(1) as client:
         reply = client.submit(plane.ask, "GET", "/health")
@@ -171,6 +191,7 @@ def test_replicas_are_served_without_a_manager(plane: Plane) -> None:
     assert plane.ask("POST", PATH, CHAT).status == 200
 
 
+@behaviour("retries are counted", broken_by=faults.counts_no_retries)
 def test_what_envoy_counts_is_read_by_replica(plane: Plane) -> None:
     plane.manager()
     replicas = plane.pool(2)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from support import pool_faults as faults
+from support.pool_behaviours import behaviour
 from support.pool_plane import Exchange, Plane, Replica, read_until, until
 from vllm_pool.dataplane import config, process
 
@@ -42,6 +44,19 @@ PATHS = [
 ]  # fmt: skip
 
 
+@behaviour("a body of JSON is passed byte by byte", broken_by=faults.reserialises_bodies)
+@behaviour(
+    "a body that is no text is passed byte by byte",
+    broken_by=faults.takes_bytes_for_text, body=BODIES["no JSON"],
+)  # fmt: skip
+@behaviour(
+    "a number of more than 64 bits is passed as it is",
+    broken_by=faults.rounds_numbers, body=BODIES["a number of more than 64 bits"],
+)  # fmt: skip
+@behaviour(
+    "fields that nobody knows are passed",
+    broken_by=faults.drops_unknown_fields, body=BODIES["unknown fields"],
+)  # fmt: skip
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_bodies_are_passed_byte_by_byte(plane: Plane, body: bytes) -> None:
     (replica,) = plane.pool(1)
@@ -50,6 +65,13 @@ def test_bodies_are_passed_byte_by_byte(plane: Plane, body: bytes) -> None:
     assert replica.asked[0].header("content-length") == str(len(body))
 
 
+@behaviour("every path passes", broken_by=faults.knows_only_v1, path="/version")
+@behaviour(
+    "a query passes as it is",
+    broken_by=faults.drops_the_query, path="/v1/embeddings?a=1&b=%20&b=%2F",
+)  # fmt: skip
+@behaviour("a path is not tidied", broken_by=faults.tidies_paths, path="/a//b/../c/./d")
+@behaviour("a path is not unescaped", broken_by=faults.unescapes_paths, path="/v1/files/f%2Fg")
 @pytest.mark.parametrize(("method", "path"), PATHS)
 def test_every_path_and_query_passes(plane: Plane, method: str, path: str) -> None:
     (replica,) = plane.pool(1)
@@ -57,6 +79,12 @@ def test_every_path_and_query_passes(plane: Plane, method: str, path: str) -> No
     assert (replica.asked[0].method, replica.asked[0].target) == (method, path)
 
 
+@behaviour("headers are kept", broken_by=faults.drops_headers)
+@behaviour("headers of the hop are not passed on", broken_by=faults.passes_hop_by_hop)
+@behaviour(
+    "a header of 12 kB is passed",
+    broken_by=faults.takes_small_headers_only, raises=(IndexError,),
+)  # fmt: skip
 def test_headers_are_kept_and_those_of_the_hop_are_not(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     sent = {
@@ -75,6 +103,7 @@ def test_headers_are_kept_and_those_of_the_hop_are_not(plane: Plane) -> None:
     assert got["host"] == f"127.0.0.1:{plane.port}"
 
 
+@behaviour("a client cannot command the balancer", broken_by=faults.trusts_envoys_headers)
 def test_what_only_envoy_understands_is_not_taken_from_clients(plane: Plane) -> None:
     replicas = plane.pool(2)
 
@@ -83,15 +112,18 @@ def test_what_only_envoy_understands_is_not_taken_from_clients(plane: Plane) -> 
 
     for replica in replicas:
         replica.answer = failing
-    plane.ask(
+    reply = plane.ask(
         "POST", "/v1/completions", b'{"prompt":"x"}',
         {"x-envoy-retry-on": "retriable-4xx,retriable-status-codes", "x-envoy-max-retries": "9",
          "x-envoy-retriable-status-codes": "400", "x-envoy-upstream-rq-timeout-ms": "1"},
     )  # fmt: skip
+    # A time of a millisecond would have been over before.
+    assert reply.status == 400
     (asked,) = [one for replica in replicas for one in replica.asked]
     assert not [name for name, _ in asked.headers if name.startswith("x-envoy")]
 
 
+@behaviour("answers keep their headers", broken_by=faults.names_itself_server)
 def test_answers_keep_their_headers(plane: Plane) -> None:
     (replica,) = plane.pool(1)
 
@@ -110,6 +142,8 @@ def test_answers_keep_their_headers(plane: Plane) -> None:
     assert not [name for name in reply.headers if name.startswith("x-envoy")]
 
 
+@behaviour("a request keeps its id", broken_by=faults.makes_its_own_ids)
+@behaviour("a request without an id gets one", broken_by=faults.makes_no_ids, raises=(KeyError,))
 def test_a_request_has_one_id_from_end_to_end(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     ours = "11111111-2222-4333-8444-555555555555"
@@ -123,6 +157,7 @@ def test_a_request_has_one_id_from_end_to_end(plane: Plane) -> None:
     assert plane.ask("GET", "/v1/models").headers["x-request-id"] != made
 
 
+@behaviour("a body in chunks passes", broken_by=faults.needs_a_length)
 def test_chunked_bodies_pass(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     with plane.connect() as connection:
@@ -135,6 +170,7 @@ def test_chunked_bodies_pass(plane: Plane) -> None:
     assert replica.asked[0].body == b'{"prompt": "x"}'
 
 
+@behaviour("who waits for 100 gets it", broken_by=faults.passes_100_continue)
 def test_who_waits_for_100_continue_gets_it(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     with plane.connect() as connection:
@@ -148,6 +184,7 @@ def test_who_waits_for_100_continue_gets_it(plane: Plane) -> None:
     assert replica.asked[0].body == b'{"prompt":"x"}'
 
 
+@behaviour("requests may be sent before the last answer", broken_by=faults.closes_after_one)
 def test_two_requests_sent_at_once_are_answered_in_order(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     one = b"GET /v1/one HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -157,6 +194,8 @@ def test_two_requests_sent_at_once_are_answered_in_order(plane: Plane) -> None:
     assert [asked.target for asked in replica.asked] == ["/v1/one", "/v1/two"]
 
 
+@behaviour("/health is the manager's", broken_by=faults.sends_health_to_replicas)
+@behaviour("/health needs no token", broken_by=faults.locks_health, token=TOKEN)
 @pytest.mark.parametrize("path", ["/health", "/ready"])
 @pytest.mark.parametrize("token", [None, TOKEN])
 def test_health_is_the_managers_and_open(
@@ -169,6 +208,11 @@ def test_health_is_the_managers_and_open(
     assert replica.asked == []
 
 
+@behaviour(
+    "the pool's own paths are the manager's",
+    broken_by=faults.sends_pool_paths_to_replicas, path="/pool/replicas",
+)  # fmt: skip
+@behaviour("a refit is the manager's", broken_by=faults.sends_refits_to_one)
 @pytest.mark.parametrize(
     "path",
     [*config.MANAGER_PATHS, "/pool", "/pool/replicas", "/pool/replicas/a%2Fb?epoch=1",
@@ -184,6 +228,11 @@ def test_the_pools_own_paths_are_the_managers(make_plane: Callable[..., Plane], 
     assert manager.asked[0].header("authorization") is None
 
 
+@behaviour("without the token nothing is asked", broken_by=faults.asks_for_no_token)
+@behaviour(
+    "a word that begins with the token does not do",
+    broken_by=faults.takes_what_begins_with_the_token, given=f"Bearer {TOKEN}x",
+)  # fmt: skip
 @pytest.mark.parametrize(
     "given",
     [None, "", "Bearer", "Bearer ", TOKEN, f"bearer {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}",
@@ -204,6 +253,7 @@ def test_without_the_token_nothing_is_asked(
     assert replica.asked == []
 
 
+@behaviour("the token goes no further", broken_by=faults.passes_the_token)
 def test_the_token_lets_in_and_goes_no_further(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(token=TOKEN)
     (replica,) = plane.pool(1)
@@ -217,6 +267,7 @@ def test_the_token_lets_in_and_goes_no_further(make_plane: Callable[..., Plane])
     assert not any(TOKEN.encode() in asked.head for asked in replica.asked)
 
 
+@behaviour("the token is in private files only", broken_by=faults.writes_for_everybody)
 def test_the_token_is_only_in_files_that_are_private(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(token=TOKEN)
     assert not any(TOKEN in word for word in process.command(plane.run_dir, plane.settings))

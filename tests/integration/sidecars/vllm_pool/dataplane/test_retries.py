@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from support import pool_faults as faults
+from support.pool_behaviours import behaviour
 from support.pool_plane import (
     Answer,
     Exchange,
@@ -55,6 +57,23 @@ def asked(replicas: list[Replica]) -> Counter[str]:
     return counts
 
 
+@behaviour("500 is asked of another", broken_by=faults.passes_status(500), failure=FAILURES["500"])
+@behaviour("502 is asked of another", broken_by=faults.passes_status(502), failure=FAILURES["502"])
+@behaviour("503 is asked of another", broken_by=faults.passes_status(503), failure=FAILURES["503"])
+@behaviour("504 is asked of another", broken_by=faults.passes_status(504), failure=FAILURES["504"])
+@behaviour(
+    "a 503 of a stream is asked of another",
+    broken_by=faults.never_asks_another, failure=FAILURES["503"], stream=True,
+)  # fmt: skip
+@behaviour("a reset is asked of another", broken_by=faults.passes_resets, failure=FAILURES["reset"])
+@behaviour(
+    "a close before the answer is asked of another",
+    broken_by=faults.passes_resets, failure=FAILURES["closed"],
+)  # fmt: skip
+@behaviour(
+    "a reset within the headers is asked of another",
+    broken_by=faults.passes_resets, failure=FAILURES["reset in headers"],
+)  # fmt: skip
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES.keys())
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 def test_a_failure_before_the_answer_is_asked_of_another(
@@ -71,6 +90,7 @@ def test_a_failure_before_the_answer_is_asked_of_another(
     assert counts.total() == 2
 
 
+@behaviour("a dead replica is passed over", broken_by=faults.passes_refusals)
 def test_a_replica_that_nobody_listens_for_is_passed_over(plane: Plane) -> None:
     replicas = plane.pool(3)
     dead = favourite(plane, replicas)
@@ -78,6 +98,10 @@ def test_a_replica_that_nobody_listens_for_is_passed_over(plane: Plane) -> None:
     assert all(plane.chat(CHAT).status == 200 for _ in range(10))
 
 
+@behaviour(
+    "a large body is asked again whole",
+    broken_by=faults.keeps_small_bodies_only, size=10, session=True,
+)  # fmt: skip
 @pytest.mark.parametrize("size", [1, 10, 50], ids="{} MB".format)
 @pytest.mark.parametrize("session", [False, True], ids=["keyed by body", "by session"])
 def test_large_bodies_are_asked_again_whole(plane: Plane, size: int, *, session: bool) -> None:
@@ -95,6 +119,8 @@ def test_large_bodies_are_asked_again_whole(plane: Plane, size: int, *, session:
     assert all(one.body == body for one in seen)
 
 
+@behaviour("no replica is asked twice", broken_by=faults.asks_the_same_again, count=2)
+@behaviour("the last error is passed on", broken_by=faults.rewrites_errors, count=1)
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_no_replica_is_asked_twice(plane: Plane, count: int) -> None:
     replicas = plane.pool(count)
@@ -106,6 +132,7 @@ def test_no_replica_is_asked_twice(plane: Plane, count: int) -> None:
         assert set(asked(replicas).values()) == {1}
 
 
+@behaviour("four of five may be sick", broken_by=faults.asks_two_at_most)
 def test_four_of_five_are_sick(plane: Plane) -> None:
     replicas = plane.pool(5)
     for replica in replicas[:4]:
@@ -115,6 +142,7 @@ def test_four_of_five_are_sick(plane: Plane) -> None:
         assert max(asked(replicas).values()) == 1
 
 
+@behaviour("no more than five are asked", broken_by=faults.asks_ten)
 def test_no_more_than_five_are_asked(plane: Plane) -> None:
     replicas = plane.pool(8)
     for replica in replicas:
@@ -123,6 +151,10 @@ def test_no_more_than_five_are_asked(plane: Plane) -> None:
     assert asked(replicas).total() == 5
 
 
+@behaviour("400 is said once", broken_by=faults.asks_again_after(400), status=400)
+@behaviour("408 is said once", broken_by=faults.asks_again_after(408), status=408)
+@behaviour("429 is said once", broken_by=faults.asks_again_after(429), status=429)
+@behaviour("a refusal keeps its status", broken_by=faults.rewrites_refusals, status=422)
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 413, 422, 429])
 def test_the_clients_fault_is_said_once(plane: Plane, status: int) -> None:
     replicas = plane.pool(3)
@@ -133,6 +165,7 @@ def test_the_clients_fault_is_said_once(plane: Plane, status: int) -> None:
     assert asked(replicas).total() == 1
 
 
+@behaviour("an empty pool says so in JSON", broken_by=faults.says_plain_text, raises=(KeyError,))
 def test_without_a_replica_it_says_so_at_once(plane: Plane) -> None:
     for reply in (plane.chat(CHAT), plane.ask("GET", "/v1/models")):
         assert reply.status == 503
@@ -145,6 +178,7 @@ def test_without_a_replica_it_says_so_at_once(plane: Plane) -> None:
     assert plane.chat(CHAT).status == 200
 
 
+@behaviour("an error says when to come back", broken_by=faults.says_no_time, raises=(KeyError,))
 def test_a_replica_that_cannot_be_reached_is_an_error_in_json(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     plane.wait(replica.close())
@@ -155,6 +189,7 @@ def test_a_replica_that_cannot_be_reached_is_an_error_in_json(plane: Plane) -> N
     assert json.loads(reply.body)["error"]["code"] == 503
 
 
+@behaviour("poison leaves the pool up", broken_by=faults.throws_out_for_5xx)
 def test_poison_leaves_the_pool_up(plane: Plane) -> None:
     replicas = plane.pool(3)
 
@@ -173,6 +208,7 @@ def test_poison_leaves_the_pool_up(plane: Plane) -> None:
     assert len({reply.id for reply in went}) == 3
 
 
+@behaviour("one sick replica fails nobody", broken_by=faults.retries_one_at_a_time)
 def test_one_sick_replica_under_many_clients_fails_nobody(plane: Plane) -> None:
     replicas = plane.pool(3)
     replicas[0].answer = failing(503)
@@ -186,6 +222,10 @@ def test_one_sick_replica_under_many_clients_fails_nobody(plane: Plane) -> None:
     assert len(replicas[0].asked) > 50
 
 
+@behaviour(
+    "a time to the first byte acts",
+    broken_by=faults.waits_for_the_first_byte,
+)  # fmt: skip
 def test_a_configured_time_to_the_first_byte_asks_another(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(first_byte_seconds=0.3)
     replicas = plane.pool(3)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
+from support import pool_faults as faults
+from support.pool_behaviours import behaviour
 from support.pool_plane import Exchange, Plane, Replica, friendly, read_until, until
 
 MIB = 1024 * 1024
@@ -30,6 +32,7 @@ async def hanging(_replica: Replica, exchange: Exchange) -> None:
     await exchange.gone()
 
 
+@behaviour("events come as they are sent", broken_by=faults.collects_answers)
 def test_events_come_as_they_are_sent(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     go = asyncio.Event()
@@ -49,6 +52,7 @@ def test_events_come_as_they_are_sent(plane: Plane) -> None:
         assert b"data: [DONE]" in read_until(connection, b"\r\n0\r\n\r\n")
 
 
+@behaviour("a cut stream is an error", broken_by=faults.ends_cut_streams)
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
 def test_a_cut_stream_is_an_error_and_asked_once(plane: Plane, *, reset: bool) -> None:
     replicas = plane.pool(3)
@@ -72,6 +76,7 @@ def test_a_cut_stream_is_an_error_and_asked_once(plane: Plane, *, reset: bool) -
     assert sum(len(replica.asked) for replica in replicas) == 1
 
 
+@behaviour("a cut answer is an error", broken_by=faults.ends_by_closing)
 def test_a_plain_answer_that_is_cut_is_an_error(plane: Plane) -> None:
     (replica,) = plane.pool(1)
 
@@ -84,6 +89,10 @@ def test_a_plain_answer_that_is_cut_is_an_error(plane: Plane) -> None:
         plane.ask("POST", "/v1/chat/completions", CHAT)
 
 
+@behaviour("a client that waits and goes is cancelled", broken_by=faults.works_for_nobody)
+@behaviour(
+    "a client that reads and goes is cancelled", broken_by=faults.works_for_nobody, begun=True
+)
 @pytest.mark.parametrize("begun", [False, True], ids=["waiting", "streaming"])
 def test_a_client_that_goes_takes_its_request_along(plane: Plane, *, begun: bool) -> None:
     (replica,) = plane.pool(1)
@@ -103,6 +112,7 @@ def test_a_client_that_goes_takes_its_request_along(plane: Plane, *, begun: bool
     until(lambda: replica.active == 0, "the replica knows that the client is gone", 2)
 
 
+@behaviour("what nobody reads is not collected", broken_by=faults.hoards)
 def test_what_nobody_reads_is_not_collected(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     sent = 0
@@ -131,6 +141,10 @@ def test_what_nobody_reads_is_not_collected(plane: Plane) -> None:
         assert plane.rss() - before <= 10 * MIB
 
 
+@behaviour(
+    "a long answer comes whole",
+    broken_by=faults.cuts_long_answers, raises=(http.client.IncompleteRead,),
+)  # fmt: skip
 def test_a_long_answer_comes_whole(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     body = bytes(range(256)) * (10 * 4096)
@@ -142,6 +156,7 @@ def test_a_long_answer_comes_whole(plane: Plane) -> None:
     assert hashlib.sha256(plane.ask("GET", "/v1/x").body).digest() == hashlib.sha256(body).digest()
 
 
+@behaviour("silence has a limit", broken_by=faults.waits_in_silence)
 def test_silence_ends_a_request_only_when_it_is_configured(
     make_plane: Callable[..., Plane],
 ) -> None:
@@ -154,6 +169,10 @@ def test_silence_ends_a_request_only_when_it_is_configured(
     until(lambda: replica.active == 0, "the replica is freed")
 
 
+@behaviour(
+    "the whole has no limit",
+    broken_by=faults.limits_the_whole, raises=(http.client.IncompleteRead,),
+)  # fmt: skip
 def test_the_limit_is_on_silence_and_not_on_the_whole(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(idle_seconds=1)
     (replica,) = plane.pool(1)
@@ -169,6 +188,7 @@ def test_the_limit_is_on_silence_and_not_on_the_whole(make_plane: Callable[..., 
     assert plane.ask("POST", "/v1/chat/completions", CHAT).body == b"data: x\n\n" * 12
 
 
+@behaviour("600 are in flight", broken_by=faults.has_few_in_flight)
 def test_600_are_really_in_flight(plane: Plane) -> None:
     replicas = plane.pool(2)
     go = asyncio.Event()
@@ -192,6 +212,11 @@ def test_600_are_really_in_flight(plane: Plane) -> None:
             connection.close()
 
 
+@behaviour("connections to replicas are kept", broken_by=faults.connects_for_each)
+@behaviour(
+    "connections of clients are kept",
+    broken_by=faults.closes_after_one, raises=(ConnectionError,),
+)  # fmt: skip
 def test_connections_are_kept_on_both_sides(plane: Plane) -> None:
     (replica,) = plane.pool(1)
     with plane.connect() as connection:
