@@ -221,16 +221,17 @@ end""",
 
 # Requests.
 
-reserialises_bodies = _rewriting("writes JSON anew", "text = gsub(text, '%s+', '')")
+reserialises_bodies = _rewriting("writes JSON anew", "text = string.gsub(text, '%s+', '')")
 takes_bytes_for_text = _rewriting(
-    "takes bodies for text", "text = gsub(text, '[\\128-\\255]', '?')"
+    "takes bodies for text", "text = string.gsub(text, '[\\128-\\255]', '?')"
 )
 rounds_numbers = _rewriting(
     "rounds numbers to a double",
-    "text = gsub(text, '%d+', function(n) return string.format('%.17g', tonumber(n)) end)",
+    "text = string.gsub(text, '%d+', function(n) return string.format('%.17g', tonumber(n)) end)",
 )
 drops_unknown_fields = _rewriting(
-    "drops fields that it does not know", "text = gsub(text, ',\"return_token_ids\":true', '')"
+    "drops fields that it does not know",
+    "text = string.gsub(text, ',\"return_token_ids\":true', '')",
 )
 drops_the_query = _appended(
     "drops the query",
@@ -238,7 +239,7 @@ drops_the_query = _appended(
 local right = envoy_on_request
 function envoy_on_request(handle)
   right(handle)
-  local path = gsub(handle:headers():get(":path"), "%?.*", "")
+  local path = string.gsub(handle:headers():get(":path"), "%?.*", "")
   handle:headers():replace(":path", path)
 end""",
 )
@@ -371,6 +372,10 @@ unfolds = Fault("makes a header of a fold", front=pool_fronts.Unfolds)
 makes_up_a_host = Fault("makes up a host", front=pool_fronts.NamesAHost)
 drops_nul = Fault("drops NUL", front=pool_fronts.DropsNul)
 reads_chunks_loosely = Fault("reads chunks loosely", front=pool_fronts.ReadsChunksLoosely)
+passes_over_bytes = Fault(
+    "passes over what is between chunks",
+    bootstrap=lambda document: document.pop("layered_runtime"),
+)
 takes_two_hosts = _without("takes two hosts", drop=lambda route: _refuses(route, 400))
 
 

@@ -145,6 +145,8 @@ class Replica:
         self.loop = loop
         self.answer: Answer = friendly
         self.asked: list[Asked] = []
+        #: Why it could not read what it was sent.
+        self.puzzled: list[str] = []
         self.active = 0
         self.most_active = 0
         self.connections = 0
@@ -188,6 +190,8 @@ class Replica:
                     self.active -= 1
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
+        except ValueError as error:
+            self.puzzled.append(str(error))
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
@@ -212,7 +216,7 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     if length is not None:
         body = await reader.readexactly(int(length))
     elif "chunked" in dict(headers).get("transfer-encoding", ""):
-        while size := int(await reader.readline(), 16):
+        while size := int(await reader.readuntil(b"\r\n"), 16):
             body += await reader.readexactly(size)
             await reader.readexactly(2)
         await reader.readexactly(2)

@@ -592,6 +592,15 @@ def bootstrap(settings: PlaneSettings) -> Document:
         },
         "stats_flush_on_admin": True,
         "overload_manager": _overload(settings),
+        # By default, what stands between a chunk and the end of its line is passed over.
+        "layered_runtime": {
+            "layers": [
+                {
+                    "name": "strict",
+                    "static_layer": {"envoy.reloadable_features.strict_chunk_parsing": True},
+                }
+            ]
+        },
         # What a burst of large bodies has left is given back to the machine.
         "memory_allocator_manager": {
             "bytes_to_release": 32 * MIB,

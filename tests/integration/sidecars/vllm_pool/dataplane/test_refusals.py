@@ -36,6 +36,7 @@ MALFORMED = {
     "a chunk's size is negative": POST + b"transfer-encoding: chunked\r\n\r\n-1\r\nabcd\r\n0\r\n\r\n" + SMUGGLED,
     "a chunk's size overflows": POST + b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nabcd\r\n0\r\n\r\n",
     "a chunk without its end": POST + b"transfer-encoding: chunked\r\n\r\n4\r\nabcdXX0\r\n\r\n" + SMUGGLED,
+    "more than a chunk's size": POST + b"transfer-encoding: chunked\r\n\r\n4\r\nabcdX\r\n0\r\n\r\n" + SMUGGLED,
     "a first header that goes on": b"GET / HTTP/1.1\r\n x: a\r\n" + HOST + b"\r\n",
     "NUL in a value": b"GET / HTTP/1.1\r\n" + HOST + b"x: a\0b\r\n\r\n",
     "NUL in a name": b"GET / HTTP/1.1\r\n" + HOST + b"x\0: ab\r\n\r\n",
@@ -64,6 +65,10 @@ MALFORMED = {
 @behaviour(
     "a chunk without a size is refused",
     broken_by=faults.reads_chunks_loosely, data=MALFORMED["a chunk's size is no number"],
+)  # fmt: skip
+@behaviour(
+    "a chunk with more than its size is refused",
+    broken_by=faults.passes_over_bytes, data=MALFORMED["more than a chunk's size"],
 )  # fmt: skip
 @behaviour("NUL is refused", broken_by=faults.drops_nul, data=MALFORMED["NUL in a value"])
 @behaviour(
