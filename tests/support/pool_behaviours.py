@@ -5,6 +5,8 @@
 
 A test that cannot fail proves nothing. So each behaviour names a fault, and the conformance suite
 runs the same test once more against a real Envoy that has it, and wants to see it fail.
+
+`python -m support.pool_behaviours` prints the table of them.
 """
 
 from __future__ import annotations
@@ -45,6 +47,12 @@ class Behaviour:
     case: Mapping[str, Any]
     fault: Fault
     raises: tuple[type[Exception], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The test's file and name."""
+        path = Path(self.test.__code__.co_filename)
+        return f"{path.parent.name}/{path.name}::{self.test.__name__}"
 
     @property
     def needs(self) -> set[str]:
@@ -129,6 +137,16 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
+def table(behaviours: Sequence[Behaviour]) -> str:
+    """Return a table in Markdown, a row a behaviour."""
+    rows = [
+        f"| {one.name} | `{one.place}` | {one.fault.name} |"
+        for one in behaviours
+    ]  # fmt: skip
+    head = ["| behaviour | test | fails on a pool that |", "| --- | --- | --- |"]
+    return "\n".join([*head, *rows, ""])
+
+
 @contextlib.contextmanager
 def broken_planes(fault: Fault) -> Iterator[Callable[..., Plane]]:
     """Yield a function that starts data planes with a fault; all end with the block."""
@@ -141,3 +159,10 @@ def broken_planes(fault: Fault) -> Iterator[Callable[..., Plane]]:
             return plane
 
         yield broken
+
+
+if __name__ == "__main__":
+    # Not the names of this program but those of the module that the tests import.
+    from support import pool_behaviours
+
+    print(pool_behaviours.table(pool_behaviours.registered()), end="")

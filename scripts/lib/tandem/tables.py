@@ -3,13 +3,17 @@
 Those of the sidecars come from the settings that the programs read; a README says where each
 goes: between `<!-- environment of ClassName -->` and `<!-- end -->`. That of the gangs, in
 kustomize/README.md between `<!-- gangs -->` and `<!-- end -->`, comes from the variants as they
-render and the model of KAI's grouping.
+render and the model of KAI's grouping. That of the pool's behaviours, in
+sidecars/vllm-pool/CONFORMANCE.md between `<!-- behaviours -->` and `<!-- end -->`, comes from the
+tests that hold them.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,12 +25,12 @@ from tandem.explain.inputs import read_facts
 from tandem.explain.report import report_of
 from tandem.explain.table import gang_table
 from tandem.paths import ROOT
+from tandem.process import run
 from tandem.render import KUSTOMIZE, render_variant, variants
 from tandem_common.settings import Settings, environment_table
 
 FOLDER = ROOT / "sidecars"
 _TABLE = re.compile(r"(?s)(<!-- environment of (?P<name>\w+) -->\n)(?P<table>.*?)(<!-- end -->)")
-_GANGS = re.compile(r"(?s)(<!-- gangs -->\n)(?P<table>.*?)(<!-- end -->)")
 _LANES = 2
 _EPILOG = """\
 examples:
@@ -86,24 +90,39 @@ def gangs() -> str:
     )
 
 
-def with_gangs(text: str, table: str) -> str:
-    """Return a README with the table of gangs in its place.
+def behaviours() -> str:
+    """Return the table of what the pool's conformance suite holds, a row a behaviour.
+
+    Raises:
+        UserError: A test's behaviour is of no run that there is.
+    """
+    paths = [str(ROOT / "tests"), *sys.path]
+    argv = [sys.executable, "-m", "support.pool_behaviours"]
+    return run(argv, timeout=60, env={"PYTHONPATH": os.pathsep.join(paths)})
+
+
+def placed(text: str, name: str, table: str) -> str:
+    """Return a README with a table in the place of its name.
 
     Raises:
         ValueError: It has no such place, or several.
     """
-    filled, places = _GANGS.subn(lambda match: f"{match[1]}{table}{match[3]}", text)
+    place = re.compile(rf"(?s)(<!-- {name} -->\n)(?P<table>.*?)(<!-- end -->)")
+    filled, places = place.subn(lambda match: f"{match[1]}{table}{match[3]}", text)
     if places != 1:
-        raise ValueError(f"{places} places for the table of gangs")
+        raise ValueError(f"{places} places for the table of {name}")
     return filled
 
 
 def every_readme() -> Iterator[tuple[Path, str, str]]:
-    """Yield as `readmes` does, the one with the gangs too."""
+    """Yield as `readmes` does, those with the gangs and the behaviours too."""
     yield from readmes()
-    path = KUSTOMIZE / "README.md"
-    text = path.read_text(encoding="utf-8")
-    yield path, text, with_gangs(text, gangs())
+    for path, name, table in (
+        (KUSTOMIZE / "README.md", "gangs", gangs),
+        (FOLDER / "vllm-pool" / "CONFORMANCE.md", "behaviours", behaviours),
+    ):
+        text = path.read_text(encoding="utf-8")
+        yield path, text, placed(text, name, table())
 
 
 def differences() -> list[Problem]:

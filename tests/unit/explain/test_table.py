@@ -63,15 +63,15 @@ def test_another_scheduler_forms_no_gang() -> None:
 
 def test_the_table_goes_between_its_marks() -> None:
     text = "a\n<!-- gangs -->\nold\n<!-- end -->\nb\n"
-    filled = tables.with_gangs(text, "new\n")
+    filled = tables.placed(text, "gangs", "new\n")
     assert filled == "a\n<!-- gangs -->\nnew\n<!-- end -->\nb\n"
-    assert tables.with_gangs(filled, "new\n") == filled
+    assert tables.placed(filled, "gangs", "new\n") == filled
 
 
 @pytest.mark.parametrize("text", ["nothing", "<!-- gangs -->\n<!-- end -->\n" * 2])
 def test_a_readme_has_one_place_for_it(text: str) -> None:
     with pytest.raises(ValueError, match="places for the table"):
-        tables.with_gangs(text, "new\n")
+        tables.placed(text, "gangs", "new\n")
 
 
 def test_a_drifted_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
