@@ -21,12 +21,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import pytest
+
 from support.pool_faults import Fault
 from support.pool_fronts import fronts
 from support.pool_plane import Plane, planes
 
 FOLDER = Path(__file__).parents[1] / "integration" / "sidecars" / "vllm_pool"
 
+#: How any test fails: by an assertion, or since its client waits in vain.
+FAILURES: tuple[type[BaseException], ...] = (
+    AssertionError, pytest.fail.Exception, TimeoutError,
+)  # fmt: skip
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
@@ -159,6 +165,23 @@ def broken_planes(fault: Fault) -> Iterator[Callable[..., Plane]]:
             return plane
 
         yield broken
+
+
+def failure_of(one: Behaviour, tmp_path: Path) -> str | None:
+    """Return how a test fails on a pool with the fault; None when it passes.
+
+    Whatever is no failure of the test, such as an Envoy that refuses its documents, is raised.
+    """
+    with broken_planes(one.fault) as make:
+        fixtures: dict[str, Callable[[], Any]] = {
+            "make_plane": lambda: make, "plane": make, "tmp_path": lambda: tmp_path,
+        }  # fmt: skip
+        given = {name: fixtures[name]() for name in one.needs}
+        try:
+            one.test(**given, **one.case)
+        except (*FAILURES, *one.raises) as failure:
+            return f"{type(failure).__name__}: {failure}"[:300]
+    return None
 
 
 if __name__ == "__main__":

@@ -576,7 +576,7 @@ def _late() -> Callable[[Path, Sequence[config.Backend]], bool]:
     def late(run_dir: Path, backends: Sequence[config.Backend]) -> bool:
         if not files._members(run_dir):
             return write(run_dir, backends)
-        threading.Timer(0.7, write, (run_dir, backends)).start()
+        threading.Timer(0.55, write, (run_dir, backends)).start()
         return True
 
     return late
