@@ -12,7 +12,6 @@ from tandem_common import logs
 from tandem_common.errors import ExitCode, Problem, UserError
 from vllm_pool.dataplane import files, process
 from vllm_pool.manager import memory
-from vllm_pool.manager.program import run as run_manager
 from vllm_pool.serve.supervisor import Supervisor
 from vllm_pool.settings import PoolSettings
 
@@ -89,4 +88,7 @@ def manager(argv: Sequence[str]) -> int:
     Raises:
         UserError: Something that the user can mend.
     """
+    # The supervisor needs none of it, and is there as long as the pool.
+    from vllm_pool.manager.program import run as run_manager  # noqa: PLC0415
+
     return run_manager(_settings("manager", argv))
