@@ -107,6 +107,9 @@ def _headers(reader: _Reader) -> list[tuple[bytes, bytes]]:
 def _body(reader: _Reader, headers: list[tuple[bytes, bytes]]) -> bytes:
     lengths = [value for name, value in headers if name == b"content-length"]
     codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if any(codings):
+        # Codings are a list, and one that is empty adds nothing to it.
+        codings = [coding for coding in codings if coding]
     if len(lengths) + len(codings) > 1:
         raise IllegalError
     if lengths:
