@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_a_part_of_the_balancer_is_killed_and_the_training_goes_on(job: Launch, 
     one.end()
     # The port is away for a moment when Envoy dies: a client without a retry may see it.
     assert one.reason()["code"] in (7, 8)
+
+
+def test_a_training_that_starts_at_once_waits_for_its_judges_itself(job: Launch) -> None:
+    gate = 'echo begun; "$0" -m slurm_launcher wait-ready --timeout 60 && echo "$1 is ready"'
+    one = job(start="at-once", command=["bash", "-c", gate, sys.executable, "__JUDGE_URL__"])
+    assert one.reason()["code"] == 0
+    assert "begun" in one.output()
+    assert f"{one.state()['pools']['JUDGE']['url']} is ready" in one.output()
+    names = [event["event"] for event in one.state()["events"]]
+    assert names.index("training_started") < names.index("ready")
 
 
 def test_what_is_wrong_is_refused_and_nothing_is_started(slurm: Lab) -> None:

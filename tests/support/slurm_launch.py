@@ -182,13 +182,14 @@ def launch(lab: Lab, folder: Path, **changes: Any) -> Launched:
         "pass_env": ["FAKE"],
     }  # fmt: skip
     top = {key: value for key, value in changes.items() if key in ("lease_seconds", "no_kill")}
-    pool |= {key: value for key, value in changes.items() if key not in top}
+    training = {key: value for key, value in changes.items() if key in ("start", "command")}
+    pool |= {key: value for key, value in changes.items() if key not in top and key not in training}
     said = {
         "version": 1, "name": "try", "shared_root": str(lab.shared),
         "log_dir": str(folder / "logs"), "slurm": {"requeue": False},
         "training": {
             "nodes": 2, "gpus_per_node": 4, "pass_env": ["FAKE"],
-            "command": [sys.executable, str(train), "__JUDGE_URL__", str(folder)],
+            "command": [sys.executable, str(train), "__JUDGE_URL__", str(folder)], **training,
         },
         "pools": [pool], **top,
     }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Final
 
 import yaml
 
-from slurm_launcher import checks, front, jobs, plan
+from slurm_launcher import checks, front, jobs, plan, wait
 from slurm_launcher.config import Config
 from slurm_launcher.submit import submit
 from tandem_common.errors import ExitCode, Problem, UserError, run_main
@@ -29,7 +30,7 @@ examples:
   slurm-launcher stop pools.yaml
 
 exit codes: 0 done, 1 a defect, 2 the file or the arguments are wrong,
-3 Slurm is not there or refuses
+3 Slurm is not there or refuses, 4 not ready in time
 """
 EXAMPLE: Final = """\
 version: 1
@@ -121,6 +122,11 @@ def _stop(given: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+def _wait(given: argparse.Namespace) -> int:
+    wait.wait(os.environ, given.timeout)
+    return ExitCode.OK
+
+
 def _example(_: argparse.Namespace) -> int:
     print(EXAMPLE, end="")
     return ExitCode.OK
@@ -132,6 +138,7 @@ _COMMANDS: Final[Mapping[str, tuple[Callable[[argparse.Namespace], int], str]]] 
     "plan": (_plan, "print all that a submission would be; nothing is started"),
     "submit": (_submit, "submit the job"),
     "status": (_status, "tell how a job does: its pools, replicas and nodes"),
+    "wait-ready": (_wait, "in a training that starts at once: wait until all pools are ready"),
     "drain": (_drain, "tell the training that time is short (USR1), as before a time limit"),
     "stop": (_stop, "end a job"),
 }
@@ -157,7 +164,9 @@ def main(argv: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in _COMMANDS.items():
         one = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        if name == "example":
+        if name == "wait-ready":
+            one.add_argument("--timeout", type=float, default=3600.0, help="seconds")
+        if name in ("example", "wait-ready"):
             continue
         one.add_argument("config", type=Path, nargs="?", help="the configuration, pools.yaml")
         one.add_argument(

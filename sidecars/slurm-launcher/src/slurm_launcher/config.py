@@ -143,6 +143,8 @@ class Training(_Model):
     env: Variables = Field(default_factory=dict)
     #: Variables of whoever submits that the training gets too; no other is passed on.
     pass_env: VariableNames = ()
+    #: Whether it starts when all pools are ready, or at once and waits itself (`wait-ready`).
+    start: Literal["when-ready", "at-once"] = "when-ready"
     #: One node of the training is Ray's head alone and has no worker.
     dedicated_ray_head: bool = False
     #: Nodes that the trainer itself expects to work on; counted when left out.

@@ -116,8 +116,11 @@ class Launcher:
                 await self._start_balancer(pool)
                 for name in pool.state.replicas:
                     self._start_replica(pool, name, 0.0)
-            await self._ready()
-            code = await self._train()
+            if self._config.training.start == "when-ready":
+                await self._ready()
+                code = await self._train()
+            else:
+                code = await self._train_meanwhile()
             reason = f"the training ended with {code}"
         except EndError as error:
             reason = str(error)
@@ -325,6 +328,24 @@ class Launcher:
                 return answer.status == 200  # noqa: PLR2004 - OK
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
+
+    async def _train_meanwhile(self) -> int:
+        """Run the training while the pools load; return its exit code.
+
+        Raises:
+            EndError: A pool is not ready in time, cannot go on, or the end was asked for.
+        """
+        ready = asyncio.create_task(self._ready())
+        training = asyncio.create_task(self._train())
+        try:
+            await asyncio.wait({ready, training}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and not training.done():
+                ready.result()
+            return await training
+        finally:
+            ready.cancel()
+            training.cancel()
+            await asyncio.gather(ready, training, return_exceptions=True)
 
     async def _train(self) -> int:
         """Run the training to its end; return its exit code.
