@@ -144,8 +144,6 @@ def files(log_dir: str, job: str) -> dict[str, str]:
         "folder": str(folder),
         "state": str(folder / "state.json"),
         "reason": str(folder / "reason.json"),
-        "plan": str(folder / "plan.json"),
-        "log": str(folder / "launcher.log"),
     }
 
 

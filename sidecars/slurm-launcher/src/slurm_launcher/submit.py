@@ -17,6 +17,15 @@ _SBATCH_SECONDS: Final = 60
 _PRIVATE: Final = 0o700
 
 
+def _several_nodes(pool: plan.PoolPlan) -> Problem:
+    # It can be planned; nothing starts the private Ray of such a replica yet.
+    nodes = pool.replicas[0].place.nodes
+    return Problem(
+        f"pool {pool.name}: a replica has {nodes} nodes, and only replicas of one node can be run",
+        "take sizes that fit one node",
+    )
+
+
 def submit(config: Config) -> dict[str, str]:
     """Submit a configuration; return the job's id and where its files are.
 
@@ -29,6 +38,8 @@ def submit(config: Config) -> dict[str, str]:
             ExitCode.PRECONDITION,
         )
     made = plan.build(config)
+    if problems := [_several_nodes(pool) for pool in made.pools if pool.replicas[0].ray_ports]:
+        raise UserError(problems, ExitCode.USAGE)
     folder = Path(config.log_dir) / "submitted" / f"{config.name}-{time.time_ns()}"
     try:
         folder.mkdir(parents=True, mode=_PRIVATE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from slurm_launcher import checks, placement, plan
 from slurm_launcher.__main__ import EXAMPLE
 from slurm_launcher.config import Config, Pool
+from slurm_launcher.submit import submit
+from tandem_common.errors import UserError
 
 ODD = ["a,b", "new\nline", "quote'\"", "*", "$(touch /tmp/x)", "`id`", "back\\slash", "ümlaut", " "]
 
@@ -140,3 +143,16 @@ def test_a_plan_is_shown_and_is_json() -> None:
     said = json.loads(json.dumps(made.as_json()))
     assert said["components"][1]["nodes"] == 3
     assert said["pools"][0]["replicas"][2]["spare"] is True
+
+
+def test_a_replica_of_several_nodes_is_planned_and_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "sbatch"
+    fake.write_text("#!/bin/sh\necho 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    config = load(tensor_parallel_size=16).model_copy(update={"log_dir": str(tmp_path / "logs")})
+    with pytest.raises(UserError, match="a replica has 2 nodes"):
+        submit(config)
+    assert not (tmp_path / "logs").exists()
