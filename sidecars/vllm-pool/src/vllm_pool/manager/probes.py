@@ -6,7 +6,6 @@ Two endless loops; what they see goes to `tell`. Nothing here decides anything: 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable
@@ -16,16 +15,17 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
+from vllm_pool import engine
 from vllm_pool.core import evidence
 from vllm_pool.core.evidence import Sample
 from vllm_pool.core.health import Health, Kind, Probe, Result
+from vllm_pool.engine import Got
 
 #: Seconds until the next question after a bad answer, and while a replica is not there yet.
 _SOON: Final = 0.2
 #: Seconds for what is asked beside: the list of models, the counters of tokens.
 _BESIDE_SECONDS: Final = 0.5
 _MODELS_SECONDS: Final = 5.0
-_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,11 @@ class Times:
     first_canary: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One answer: status 0 when there was none."""
-
-    status: int
-    text: str = ""
-    late: bool = False
-    reason: str = ""
-
-    @property
-    def result(self) -> Result:
-        """What it means."""
-        if self.late:
-            return Result.LATE
-        return Result.OK if self.status == HTTPStatus.OK else Result.FAILED
+def _result(said: Got) -> Result:
+    """Return what an answer means."""
+    if said.late:
+        return Result.LATE
+    return Result.OK if said.status == HTTPStatus.OK else Result.FAILED
 
 
 class Tell(Protocol):
@@ -107,9 +97,9 @@ class Prober:
             before = Sample(successes=self._successes())
             said = await self._ask("GET", "/health", self._times.health)
             after = Sample(successes=self._successes())
-            probe = Probe(Kind.HTTP, said.result, said.reason)
+            probe = Probe(Kind.HTTP, _result(said), said.reason)
             self._tell(probe, progress=evidence.progress(before, after))
-            well = said.result is Result.OK and self._health().up
+            well = _result(said) is Result.OK and self._health().up
             await asyncio.sleep(_spread(self._times.health_interval) if well else _SOON)
 
     async def canary_loop(self) -> None:
@@ -137,7 +127,7 @@ class Prober:
         self._found = ""
         if not model:
             return Probe(Kind.CANARY, Result.FAILED, "/v1/models names no model"), False
-        body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
+        body = engine.one_token(model)
         asked = asyncio.create_task(self._ask("POST", "/v1/completions", seconds, body))
         try:
             # Looked at twice while the token is late: whether others get theirs.
@@ -150,49 +140,24 @@ class Prober:
         if said.late and before is not None:
             progress = evidence.progress(before, await self._sample())
         took = time.monotonic() - began
-        result, reason = said.result, said.reason
-        if result is Result.OK and not _has_choice(said.text):
+        result, reason = _result(said), said.reason
+        if result is Result.OK and not said.has_choice:
             result, reason = Result.FAILED, "its answer has no choice in it"
         if result is Result.OK:
             self._found = model
         return Probe(Kind.CANARY, result, reason, took), progress
 
     async def _first_model(self) -> str:
-        said = await self._ask("GET", "/v1/models", _MODELS_SECONDS)
-        try:
-            return str(json.loads(said.text)["data"][0]["id"])
-        except (ValueError, TypeError, LookupError):
-            return ""
+        return (await self._ask("GET", "/v1/models", _MODELS_SECONDS)).model
 
     async def _sample(self) -> Sample:
         said = await self._ask("GET", "/metrics", _BESIDE_SECONDS)
         return Sample(evidence.tokens(said.text, evidence.OUT, evidence.IN), self._successes())
 
-    async def _ask(self, method: str, path: str, seconds: float, body: Any = None) -> Said:
-        try:
-            async with asyncio.timeout(seconds):
-                async with self._session.request(
-                    method, self._url + path, json=body, allow_redirects=False
-                ) as answer:
-                    text = await answer.text(errors="replace")
-        except TimeoutError:
-            return Said(0, late=True, reason=f"no answer in {seconds:g} s")
-        except (aiohttp.ClientError, OSError) as error:
-            return Said(0, reason=f"{type(error).__name__}: {error}")
-        well = answer.status == HTTPStatus.OK
-        return Said(
-            answer.status, text, reason="" if well else f"HTTP {answer.status}: {text[:_SHOWN]}"
-        )
+    async def _ask(self, method: str, path: str, seconds: float, body: Any = None) -> Got:
+        return await engine.ask(self._session, method, self._url + path, seconds, body)
 
 
 def _spread(seconds: float) -> float:
     """Return about so many seconds: balancers that began together do not ask together."""
     return seconds * random.uniform(0.9, 1.0)  # noqa: S311 - spreads load
-
-
-def _has_choice(text: str) -> bool:
-    try:
-        said = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(said, dict) and bool(said.get("choices"))

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
 
+from vllm_pool import engine
 from vllm_pool.core import evidence
+from vllm_pool.engine import Got
 from vllm_pool.replica.decide import Canary, Sample
 
 #: Seconds for `/health` and for what is asked beside the canary.
 _SHORT_SECONDS: Final = 5.0
-_SHOWN: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class _Got:
-    """One answer: status 0 when there was none."""
-
-    status: int
-    text: str = ""
-    refused: bool = False
-    late: bool = False
-    reason: str = ""
-
-    def json(self) -> Any:
-        """Return the body's JSON, None when it is none."""
-        try:
-            return json.loads(self.text)
-        except ValueError:
-            return None
 
 
 class Probe:
@@ -54,12 +34,11 @@ class Probe:
         if not (model := self._model or await self._first_model()):
             return Sample(healthy=True, canary=Canary.FAILED, reason="/v1/models names no model")
         began = time.monotonic()
-        body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
-        got = await self._ask("POST", "/v1/completions", canary_seconds, body)
+        got = await self._ask("POST", "/v1/completions", canary_seconds, engine.one_token(model))
         seconds = time.monotonic() - began
         metrics = (await self._ask("GET", "/metrics", _SHORT_SECONDS)).text
         tokens = evidence.tokens(metrics, evidence.OUT)
-        if got.status == HTTPStatus.OK and _has_choice(got.json()):
+        if got.status == HTTPStatus.OK and got.has_choice:
             return Sample(healthy=True, canary=Canary.PASSED, seconds=seconds, tokens=tokens)
         reason = got.reason or "it has no choice in it"
         return Sample(
@@ -73,11 +52,7 @@ class Probe:
         )
 
     async def _first_model(self) -> str:
-        said = (await self._ask("GET", "/v1/models", _SHORT_SECONDS)).json()
-        try:
-            return str(said["data"][0]["id"])
-        except (TypeError, LookupError):
-            return ""
+        return (await self._ask("GET", "/v1/models", _SHORT_SECONDS)).model
 
     async def _resting(self) -> bool:
         """Return whether it was paused for a refit, or put to sleep; servers may lack both."""
@@ -87,24 +62,5 @@ class Probe:
                 return True
         return False
 
-    async def _ask(self, method: str, path: str, seconds: float, body: Any = None) -> _Got:
-        try:
-            async with asyncio.timeout(seconds):
-                async with self._session.request(
-                    method, self._target + path, json=body, allow_redirects=False
-                ) as answer:
-                    text = await answer.text(errors="replace")
-        except TimeoutError:
-            return _Got(0, late=True, reason=f"no answer in {seconds:g} s")
-        except aiohttp.ClientConnectorError as error:
-            gone = isinstance(error.os_error, ConnectionRefusedError)
-            return _Got(0, refused=gone, reason=str(error.os_error))
-        except (aiohttp.ClientError, OSError) as error:
-            return _Got(0, reason=f"{type(error).__name__}: {error}")
-        well = answer.status == HTTPStatus.OK
-        reason = "" if well else f"HTTP {answer.status}: {text[:_SHOWN]}"
-        return _Got(answer.status, text, reason=reason)
-
-
-def _has_choice(said: Any) -> bool:
-    return isinstance(said, dict) and bool(said.get("choices"))
+    async def _ask(self, method: str, path: str, seconds: float, body: Any = None) -> Got:
+        return await engine.ask(self._session, method, self._target + path, seconds, body)
